@@ -1,4 +1,4 @@
-"""Which of root's rights this process has, and what to say of them where the kernel refuses something.
+"""Refusals of the kernel: which of root's rights this process lacks, and settings that cannot be read.
 
 ``capabilities(7)``, ``seccomp(2)``; read from ``/proc`` when something was refused, and by the doctor.
 """
@@ -22,7 +22,7 @@ _STATUS = Path("/proc/thread-self/status")
 
 
 class Rights(Struct, frozen=True):
-    """What ``/proc/PID/status`` tells of a thread."""
+    """Rights of a thread in ``/proc/PID/status``."""
 
     capabilities: int
     """The effective ones, by bit."""
@@ -38,19 +38,19 @@ class Rights(Struct, frozen=True):
 def read_rights(status: Path = _STATUS) -> Rights:
     """
     Raises:
-        OSError: there is no procfs.
+        OSError: procfs is not mounted.
     """
-    told = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
     return Rights(
-        int(told.get("CapEff", "0"), 16),
-        int(told.get("Seccomp", "0")) == _SECCOMP_FILTER,
-        int(told.get("NoNewPrivs", "0")) == 0,
+        int(fields.get("CapEff", "0"), 16),
+        int(fields.get("Seccomp", "0")) == _SECCOMP_FILTER,
+        int(fields.get("NoNewPrivs", "0")) == 0,
     )
 
 
 def explain_refusal(number: int, capability: str, call: str = "") -> str:
-    """The mend of a refusal: the capability that lacks, or the seccomp profile that may not let ``call``
-    through. Empty where neither can be why.
+    """Return the fix of a refusal: the missing capability, or the seccomp profile that may block ``call``.
+    Empty if neither can be the cause.
 
     A profile answers with ENOSYS (the driver's own) or EPERM; without one ENOSYS is an old kernel's.
     """
@@ -68,7 +68,7 @@ def explain_refusal(number: int, capability: str, call: str = "") -> str:
 
 
 def is_refusal(number: int | None) -> bool:
-    """Whether an errno says that this process may not, rather than that the kernel cannot."""
+    """Whether an errno means that this process is not permitted, not that the kernel does not support it."""
     if number == errno.ENOSYS:
         try:
             return read_rights().is_filtered
@@ -85,7 +85,7 @@ _reported: set[tuple[str, str]] = set()
 
 
 def report_unreadable(link: str, part: str, error: KernelError) -> None:
-    """Log the failure once for each link and part; EOPNOTSUPP, a driver without such settings, is none.
+    """Log a failed read once for each link and part. EOPNOTSUPP means a driver without such settings.
 
     Raises:
         KernelError: the link is gone (ENODEV).

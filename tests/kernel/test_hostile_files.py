@@ -313,7 +313,7 @@ def test_five_hundred_warnings_are_enough(tree: Tree) -> None:
     for number in range(10_000):
         tree.files.warn(str(number), "odd")
     assert len(tree.warnings) == MOST_WARNINGS + 1
-    assert tree.warnings[-1] == f"{tree.root}: more is odd than these 500 lines say"
+    assert tree.warnings[-1] == f"{tree.root}: more problems than these 500 lines"
 
 
 def test_a_tree_of_rubbish_gives_a_bounded_log_and_takes_a_bounded_time(tree: Tree) -> None:

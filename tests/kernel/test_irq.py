@@ -77,7 +77,7 @@ def test_usual_are_the_kernels_default_its_near_part_and_the_drivers_wish(tree: 
 def test_cpus_that_have_gone_offline_are_left_out_and_none_is_an_error(tree: InterruptTree) -> None:
     write(tree.sys / "devices/system/cpu/online", "0-4,6-7")
     assert tree.files.choose_online((6, 5, 4)) == (6, 4)
-    with pytest.raises(KernelError, match="CPUs 5,9 are not online any more"):
+    with pytest.raises(KernelError, match="CPUs 5,9 are no longer online"):
         tree.files.choose_online((5, 9))
 
 

@@ -384,7 +384,7 @@ def test_without_the_capability_there_is_no_fact_and_one_warning() -> None:
     assert done.returncode == 0, done.stderr
     unread = "LinkPrograms(tc_filters=(), tcx_programs=None)"
     refusal = (
-        "list BPF programs: Operation not permitted (EPERM): TCX programs are not told; "
+        "list BPF programs: Operation not permitted (EPERM): TCX programs are not shown; "
         "the driver lacks CAP_SYS_ADMIN: add it to the capabilities of its container"
     )
     assert done.stdout.strip() == f"{{1: {unread}, 2: {unread}}} ['{refusal}']"

@@ -142,7 +142,7 @@ def look_at_queues(side: Side, link: Link) -> Iterator[Queues]:
 def set_queues(queues: Queues, step: SetCpuLocality, places: Mapping[int, int]) -> None:
     """Let the CPUs of the step use the queues of the link.
 
-    ``places`` says for a send queue whose interrupt was placed, where in the step's CPUs that is; the queue
+    ``places`` maps a send queue whose interrupt was placed to its position in the step's CPUs; the queue
     gets this one and, where there are more CPUs than queues, its share of the others.
 
     Raises:

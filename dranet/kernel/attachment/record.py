@@ -82,7 +82,7 @@ def _check_restorable(link: Link, details: LinkDetails) -> None:
 def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | None:
     """Read a link as it is now, even if other links depend on it; ``None`` if it is gone.
 
-    Of the settings in the card only those are read that the driver reported when it was recorded.
+    Reads only those settings in the card that the driver reported when the link was recorded.
 
     Raises:
         KernelError: netlink failed.

@@ -1,6 +1,6 @@
 """The steps of a plan that configure the link once it is in the pod.
 
-:func:`group_of` tells which steps are sent together. A refusal is a ``KernelError`` with the kernel's text,
+The steps of one :func:`group_of` are sent together. A refusal is a ``KernelError`` with the kernel's text,
 and with a hint where the fix is known. What a step would leave behind when the link goes has an undo.
 """
 

@@ -194,16 +194,16 @@ class UplinkGuard:
         return self._links[ifindex]
 
 
-def _ways_out(told: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> Sequence[tuple[Link, str]]:
+def _ways_out(carriers: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> Sequence[tuple[Link, str]]:
     """Return the links of the default routes, or else those of the routes to protected addresses."""
-    by_default = [pair for pair in told if pair[1] == _DEFAULT_ROUTE]
-    return by_default or [pair for pair in told if pair[1] not in by_policy] or told
+    by_default = [pair for pair in carriers if pair[1] == _DEFAULT_ROUTE]
+    return by_default or [pair for pair in carriers if pair[1] not in by_policy] or carriers
 
 
-def _hidden_way(told: Sequence[tuple[Link, str]]) -> str:
+def _hidden_way(carriers: Sequence[tuple[Link, str]]) -> str:
     """Return the purpose of a tunnel that has no card, or an empty text."""
-    tunnels = [purpose for link, purpose in told if link.kind in TUNNEL_KINDS]
-    return tunnels[0] if tunnels and not any(is_hardware(link) for link, _ in told) else ""
+    tunnels = [purpose for link, purpose in carriers if link.kind in TUNNEL_KINDS]
+    return tunnels[0] if tunnels and not any(is_hardware(link) for link, _ in carriers) else ""
 
 
 def _ifnames_on(sysfs: PseudoFiles, address: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""What tells of a device's health and is told by nobody: error counters, PCIe links, port states.
+"""Health data that no notification reports: error counters, PCIe links, port states.
 
-Read now and then, for the devices that are asked for. Counters of an RDMA port are those that mean a bad
+Polled for the given devices. Counters of an RDMA port are those that mean a bad
 cable or a bad port (``Documentation/ABI/stable/sysfs-class-infiniband``, the vendors' ``hw_counters``);
 those of congestion, of a remote end or of an application's mistake are left out.
 """
@@ -44,10 +44,10 @@ class CounterTarget(Struct, frozen=True):
 
     device: str
     ifindex: int = 0
-    """Of its link, while that is here."""
+    """Index of its link, while that is in this namespace."""
     rdma_device: str = ""
     pci_address: str = ""
-    """Of a function that has a PCIe link of its own."""
+    """Address of a function that has its own PCIe link."""
     port_address: str = ""
     """The port above it."""
 

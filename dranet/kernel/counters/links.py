@@ -1,4 +1,4 @@
-"""Bytes, packets, drops and errors of links, for everybody who wants to see them often.
+"""Counters of links: traffic, errors, carrier losses, and packets dropped by rate limits.
 
 ``RTM_GETSTATS`` (``linux/if_link.h``, Linux 4.7) is the lightest question there is: 200 bytes for each link
 and nothing else, where the whole message of a link has 1.5 kB and takes ten times as long to make and to
@@ -38,7 +38,7 @@ _REQUEST = Request(
 
 
 class Traffic(NamedTuple):
-    """Of one link since its driver was loaded, as the kernel counts it; bytes and packets."""
+    """Counters of one link since its driver was loaded, in bytes and packets."""
 
     receive_packets: int
     transmit_packets: int
@@ -52,7 +52,7 @@ class Traffic(NamedTuple):
 
 
 def read_traffic() -> dict[int, Traffic]:
-    """Of every link in the calling thread's network namespace, by ifindex.
+    """Return the counters of every link in the calling thread's network namespace, by ifindex.
 
     Raises:
         KernelError: netlink failed.
@@ -89,17 +89,17 @@ _POSITIONS = {
     "rx_frame_errors": 13,
     "tx_carrier_errors": 17,
 }
-"""Of 64-bit words in ``struct rtnl_link_stats64``."""
+"""Positions of 64-bit words in ``struct rtnl_link_stats64``."""
 
 
 class CountedLink(Struct, frozen=True):
-    """A link as its message tells, without what only a scan finds out."""
+    """A link and its counters as one message reports them, without what only a scan finds."""
 
     link: Link
     counters: Mapping[str, int] = field(default_factory=dict)
     times_off: int = 0
-    """How often it was seen to be switched off, however short that was. Who only looks now and then sees the
-    lost carrier alone."""
+    """How often it was seen administratively down, for however short a time. Polling would only show the lost
+    carrier."""
 
 
 def parse_counted_link(payload: bytes) -> CountedLink:
@@ -133,7 +133,7 @@ _QUEUE = struct.Struct("=5I")
 
 
 def read_limit_drops() -> dict[int, int]:
-    """Packets that our token buckets have dropped, by the ifindex of the link (or of the ``ifb`` beside it)
+    """Packets that our token buckets have dropped, by the ifindex of the link (or of its ``ifb``)
     in the calling thread's network namespace.
 
     Raises:
@@ -148,6 +148,6 @@ def _parse_drops(payload: bytes) -> tuple[int, int | None]:
     _, ifindex, handle, _, _ = TCMSG.unpack_from(payload)
     if handle != BUCKET_HANDLE:
         return ifindex, None
-    told = parse_attributes(payload, TCMSG.size, frozenset({_TCA_STATS2})).get(_TCA_STATS2, b"")
-    queue = parse_attributes(told, 0, frozenset({_TCA_STATS_QUEUE})).get(_TCA_STATS_QUEUE, b"")
+    stats = parse_attributes(payload, TCMSG.size, frozenset({_TCA_STATS2})).get(_TCA_STATS2, b"")
+    queue = parse_attributes(stats, 0, frozenset({_TCA_STATS_QUEUE})).get(_TCA_STATS_QUEUE, b"")
     return ifindex, int(_QUEUE.unpack_from(queue)[2]) if len(queue) >= _QUEUE.size else None

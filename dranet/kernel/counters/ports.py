@@ -69,7 +69,9 @@ def read_port_counters(sysfs_root: Path, rdma_device: str) -> tuple[PortReading,
     sysfs = PseudoFiles(sysfs_root, [])
     home = f"{RDMA_CLASS}/{rdma_device}"
     numbers = sysfs.numbered(f"{home}/ports")[:MOST_PORTS]
-    own = [f"{home}/hw_counters"] if len(numbers) == 1 else []  # of a device that counts for itself
+    own = (
+        [f"{home}/hw_counters"] if len(numbers) == 1 else []
+    )  # one port: the counters of the device are its own
     return tuple(_read_port(sysfs, sysfs_root, f"{home}/ports/{number}", number, own) for number in numbers)
 
 
@@ -103,7 +105,7 @@ def _read_counter(sysfs: PseudoFiles, files: Mapping[str, str], names: tuple[str
 
 
 def parse_rate(text: str) -> int | None:
-    """Bytes a second of ``400 Gb/sec (4X NDR)``; ``None`` where it does not say."""
+    """Bytes a second of ``400 Gb/sec (4X NDR)``; ``None`` if the text has none."""
     number, _, unit = text.partition(" ")
     if not unit.startswith("Gb/sec"):
         return None
@@ -123,13 +125,13 @@ def parse_rate(text: str) -> int | None:
 _KINDS = ("net", "infiniband")
 _PCI_DEVICES = "bus/pci/devices"
 _BUS_BELOW = "virtio*"
-"""A virtio device stands between its PCI function and the interface."""
+"""A virtio device is between its PCI function and the interface."""
 
 
 def find_counter_folders(sysfs_root: Path, pci_address: str) -> dict[str, Path]:
-    """The folders of one PCI function, by ``net`` and ``infiniband``; none for what is not on PCI.
+    """Return the folders of one PCI function, by ``net`` and ``infiniband``; empty for other devices.
 
-    Software links have one folder in common, with those of everybody else, so there is none for them.
+    Software links share one folder with those of all other programs, so they have no entry.
     """
     if not is_pci_address(pci_address):
         return {}

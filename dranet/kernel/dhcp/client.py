@@ -51,11 +51,9 @@ from dranet.kernel.netlink.socket import (
 from dranet.model.facts import Address, Link
 from dranet.model.plan import DhcpLease
 
-# The conversation with DHCP servers on one link, until a lease or a deadline (RFC 2131, 3.1 and 4.4).
-#
-# The first usable offer wins. What is lost is said again after 1, 2, 4 s, each a little shorter or longer by
-# chance: tighter than RFC 2131 4.1, because the kubelet waits. What is no answer to us is passed over
-# and named if nothing better comes.
+# --- the exchange with DHCP servers on one link, until a lease or a deadline (RFC 2131, 3.1 and 4.4) ----
+# The first usable offer wins. Messages are repeated after 1, 2 and 4 s with jitter, faster than RFC 2131,
+# 4.1, because the kubelet waits. Answers that do not fit are skipped, and named if no better one comes.
 
 _FIRST_WAITS_SECONDS = (1.0, 2.0)
 _LAST_WAIT_SECONDS = 4.0
@@ -74,7 +72,7 @@ class _Refused(Exception):
 
 
 class _Silence(Exception):
-    """Nobody answered what was said, however often."""
+    """No server answered, after all repetitions."""
 
 
 class Exchange:
@@ -105,47 +103,47 @@ class Exchange:
         raise self._failure(f"no DHCP lease on {self._link.ifname}")
 
     def renew(self, lease: DhcpLease, *, any_server: bool) -> DhcpLease:
-        """More time for a lease that is in use, from its own server or from any.
+        """Renew a lease that is in use, with its own server or with any.
 
-        Who gave a lease may take it back, and nobody else: a refusal of another server is passed over. The
-        address stays in the form that the link has it, whatever mask comes with it now.
+        Only the server that gave a lease may withdraw it: a refusal of another server is skipped. The address
+        keeps the prefix length that the link has, whatever mask the answer contains.
 
         Raises:
-            KernelError: ``DHCPLeaseRefused``: its own server says no, or gives another address;
-                ``DHCPFailed``: nobody answered; or the link went down.
+            KernelError: ``DHCPLeaseRefused``: its own server refuses, or gives another address;
+                ``DHCPFailed``: no answer; or the link went down.
         """
         what = f"DHCP lease of {lease.address} on {self._link.ifname} is not renewed"
         asked_at = time.time()
         xid = secrets.randbits(32)
 
-        def say() -> None:
+        def send() -> None:
             asking = message.request_more_time(xid, lease, self._seconds)
             if any_server:
                 wire.broadcast(asking, source=asking.client_address)
             else:
                 wire.send_to(lease.server_mac, lease.server, asking)
 
-        def read(server_mac: str, said: Message) -> DhcpLease | None:
-            if said.server == lease.server:
-                return _read_renewal(server_mac, said, asked_at, lease)
-            return self._read_of_other(server_mac, said, asked_at, lease) if any_server else None
+        def read(server_mac: str, received: Message) -> DhcpLease | None:
+            if received.server == lease.server:
+                return _read_renewal(server_mac, received, asked_at, lease)
+            return self._read_of_other(server_mac, received, asked_at, lease) if any_server else None
 
         with Wire(self._link, lease.client_mac, xid) as wire:
             try:
-                return self._ask(wire, lease.client_mac, say, read, _waits())
+                return self._ask(wire, lease.client_mac, send, read, _waits())
             except _Refused as refusal:
-                told = f"{what}: its server has taken it back: {refusal}"
-                raise self._failure(told, reason=Reason.DHCP_LEASE_REFUSED) from None
+                text = f"{what}: its server has taken it back: {refusal}"
+                raise self._failure(text, reason=Reason.DHCP_LEASE_REFUSED) from None
             except _Silence:
                 raise self._failure(what) from None
 
     def _read_of_other(
-        self, server_mac: str, said: Message, asked_at: float, lease: DhcpLease
+        self, server_mac: str, received: Message, asked_at: float, lease: DhcpLease
     ) -> DhcpLease | None:
         try:
-            return _read_renewal(server_mac, said, asked_at, lease)
+            return _read_renewal(server_mac, received, asked_at, lease)
         except _Refused as refusal:
-            self._oddity = f"the server {said.server}, which did not give it, refused: {refusal}"
+            self._oddity = f"the server {received.server}, which did not give it, refused: {refusal}"
             return None
 
     def _acquire_once(self, mac: str, wanted: str) -> DhcpLease:
@@ -155,35 +153,35 @@ class Exchange:
             return self._take(wire, xid, offer)
 
     def _find_offer(self, wire: Wire, mac: str, xid: int, wanted: str) -> DhcpLease:
-        def say() -> None:
+        def send() -> None:
             wire.broadcast(message.discover(xid, mac, wanted, self._seconds))
 
-        def read(server_mac: str, said: Message) -> DhcpLease | None:
-            is_offer = said.type is MessageType.OFFER
-            return message.read_lease(said, server_mac, time.time()) if is_offer else None
+        def read(server_mac: str, received: Message) -> DhcpLease | None:
+            is_offer = received.type is MessageType.OFFER
+            return message.read_lease(received, server_mac, time.time()) if is_offer else None
 
-        return self._ask(wire, mac, say, read, _waits())
+        return self._ask(wire, mac, send, read, _waits())
 
     def _take(self, wire: Wire, xid: int, offer: DhcpLease) -> DhcpLease:
         asked_at = time.time()
 
-        def say() -> None:
+        def send() -> None:
             wire.broadcast(message.request_offered(xid, offer, self._seconds))
 
-        def read(server_mac: str, said: Message) -> DhcpLease | None:
-            return _read_answer(server_mac, said, asked_at) if said.server == offer.server else None
+        def read(server_mac: str, received: Message) -> DhcpLease | None:
+            return _read_answer(server_mac, received, asked_at) if received.server == offer.server else None
 
-        return self._ask(wire, offer.client_mac, say, read, islice(_waits(), _REQUESTS_PER_OFFER))
+        return self._ask(wire, offer.client_mac, send, read, islice(_waits(), _REQUESTS_PER_OFFER))
 
     def _ask(
         self,
         wire: Wire,
         mac: str,
-        say: Callable[[], None],
+        send: Callable[[], None],
         read: Callable[[str, Message], DhcpLease | None],
         waits: Iterator[float],
     ) -> DhcpLease:
-        """Say it until an answer can be read, or there are no more ``waits``, or the deadline has passed.
+        """Send until a usable answer arrives, ``waits`` ends, or the deadline has passed.
 
         Raises:
             _Silence: no answer.
@@ -192,17 +190,17 @@ class Exchange:
         for wait in waits:
             if self._is_over:
                 break
-            say()
+            send()
             self._sent += 1
             until = min(time.monotonic() + wait, self._deadline)
             while heard := wire.receive(until):
-                server_mac, said = heard
-                if not said.is_reply or said.client_mac != mac:
+                server_mac, received = heard
+                if not received.is_reply or received.client_mac != mac:
                     continue
                 try:
-                    lease = read(server_mac, said)
+                    lease = read(server_mac, received)
                 except ProtocolError as error:
-                    self._oddity = f"{said.type.name} from {server_mac} cannot be used: {error.message}"
+                    self._oddity = f"{received.type.name} from {server_mac} cannot be used: {error.message}"
                     continue
                 if lease is not None:
                     return lease
@@ -218,7 +216,7 @@ class Exchange:
         return int(time.monotonic() - self._started)
 
     def _failure(self, what: str, *, reason: Reason = Reason.DHCP_FAILED) -> KernelError:
-        """What did not come to pass; how often was asked says nothing where somebody answered."""
+        """Describe the failure; the number of attempts matters only if no server answered."""
         is_silence = reason is Reason.DHCP_FAILED
         elapsed = time.monotonic() - self._started
         asked = f": asked {self._sent} times within {elapsed:.1f} s" if is_silence else ""
@@ -232,35 +230,35 @@ class Exchange:
         )
 
 
-def _read_renewal(server_mac: str, said: Message, asked_at: float, lease: DhcpLease) -> DhcpLease | None:
-    """The lease with more time; ``None`` for what is neither yes nor no.
+def _read_renewal(server_mac: str, received: Message, asked_at: float, lease: DhcpLease) -> DhcpLease | None:
+    """Return the renewed lease; ``None`` for an answer that is neither ACK nor NAK.
 
     Raises:
         _Refused: no, or another address: that is another lease, and not what was asked for.
         ProtocolError: as :func:`_read_answer`.
     """
-    renewed = _read_answer(server_mac, said, asked_at)
+    renewed = _read_answer(server_mac, received, asked_at)
     if renewed is not None and leased_ip(renewed) != leased_ip(lease):
         raise _Refused(f"it gives {renewed.address} instead")
     return renewed and replace(renewed, address=lease.address)
 
 
-def _read_answer(server_mac: str, said: Message, asked_at: float) -> DhcpLease | None:
-    """The lease of an ACK; ``None`` for what is neither yes nor no.
+def _read_answer(server_mac: str, received: Message, asked_at: float) -> DhcpLease | None:
+    """Return the lease of an ACK; ``None`` for an answer that is neither ACK nor NAK.
 
     Raises:
         _Refused: a NAK.
         ProtocolError: an ACK that gives nothing usable.
     """
-    if said.type is MessageType.NAK:
-        raise _Refused(said.text or "NAK")
-    if said.type is not MessageType.ACK:
+    if received.type is MessageType.NAK:
+        raise _Refused(received.text or "NAK")
+    if received.type is not MessageType.ACK:
         return None
-    return message.read_lease(said, server_mac, asked_at)
+    return message.read_lease(received, server_mac, asked_at)
 
 
 def _waits() -> Iterator[float]:
-    """Seconds to wait for an answer before saying it again."""
+    """Yield the seconds to wait for an answer before sending again."""
     for seconds in chain(_FIRST_WAITS_SECONDS, repeat(_LAST_WAIT_SECONDS)):
         yield seconds * _random.uniform(1 - _JITTER, 1 + _JITTER)
 
@@ -349,7 +347,7 @@ def _drain(news: socket.socket) -> None:
     except BlockingIOError:
         return
     except OSError:
-        return  # some were lost (ENOBUFS): a change, too
+        return  # some were lost (ENOBUFS), which is also a change
 
 
 def _set_up(rtnl: NetlinkSocket, link: Link, *, up: bool) -> None:
@@ -386,7 +384,7 @@ ACQUIRE_SECONDS = 10.0
 RENEW_SECONDS = 4.0
 """One attempt; there are several before the lease ends."""
 RELEASE_SECONDS = 2.0
-"""For a carrier on a link that was down. Nothing waits for an answer: there is none."""
+"""Time for a carrier on a link that was down. A release has no answer to wait for."""
 LAST_SECONDS = 2
 """The kernel counts whole seconds, and takes an address away up to a second late."""
 
@@ -419,7 +417,7 @@ def renew_lease(
     rebind: bool = False,
     timeout_seconds: float = RENEW_SECONDS,
 ) -> DhcpLease:
-    """Ask for more time in the pod, and tell the kernel there how long its address now lives.
+    """Renew a lease in the pod, and set the new lifetime of its address in the kernel there.
 
     Args:
         lease: as it is now.
@@ -429,8 +427,8 @@ def renew_lease(
         timeout_seconds: for this attempt.
 
     Raises:
-        KernelError: ``DHCPLeaseExpired``: the link has the address no more, so there is nothing to renew;
-            ``DHCPLeaseRefused``: its server has taken the lease back; ``DHCPFailed``: no answer; or the
+        KernelError: ``DHCPLeaseExpired``: the link no longer has the address, so there is nothing to renew;
+            ``DHCPLeaseRefused``: its server has withdrawn the lease; ``DHCPFailed``: no answer; or the
             kernel refused.
     """
     deadline = time.monotonic() + timeout_seconds
@@ -438,10 +436,10 @@ def renew_lease(
 
 
 def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_refused: bool) -> float:
-    """Take the address of a lease that has ended from the pod's link; one that is not there is fine.
+    """Remove the address of an expired lease from the pod's link; a missing address is not an error.
 
-    The kernel counts the lease's time on a clock that nobody sets: an address that it gives more time, and
-    that the server has not taken back (``is_refused``), stays.
+    The kernel counts the lifetime on a monotonic clock: an address with time left there, whose lease the
+    server has not withdrawn (``is_refused``), stays.
 
     Returns:
         Seconds that the address still has; 0: it is gone.
@@ -453,9 +451,9 @@ def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_
 
 
 def release_lease(lease: DhcpLease, ifname: str, *, timeout_seconds: float = RELEASE_SECONDS) -> None:
-    """Tell the server, once, that the address is free; from a link of the calling thread's namespace.
+    """Send one release of the address to the server, from a link of the calling thread's namespace.
 
-    Nobody answers, so nothing is known but that it was sent. The link is as it was afterwards.
+    A release has no answer. The link is restored afterwards.
 
     Raises:
         KernelError: it could not be sent; the lease ends by itself at its time.
@@ -504,7 +502,7 @@ def _find_address(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address:
     if present is not None:
         return present
     raise KernelError(
-        f"the DHCP lease of {lease.address} has ended: {link.ifname} has that address no more",
+        f"the DHCP lease of {lease.address} has ended: {link.ifname} no longer has that address",
         operation="renew DHCP lease",
         link=link.ifname,
         reason=Reason.DHCP_LEASE_EXPIRED,

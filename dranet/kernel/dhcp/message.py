@@ -1,7 +1,7 @@
 """DHCPv4 messages between bytes and values (RFC 2131, 2132, 3396, 3442); no I/O.
 
-Whatever a server, or somebody who plays one, sends: what cannot be read, or could not be given to a link, is
-a ``ProtocolError`` that says why.
+Input may be hostile: what cannot be parsed, or could not be set on a link, raises ``ProtocolError`` with the
+reason.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def leased_ip(lease: DhcpLease) -> str:
 
 
 def seconds_left(lease: DhcpLease, now: float) -> int | None:
-    """Of the lease at ``now`` (unix time), at least 0; ``None`` is for ever."""
+    """Seconds left of the lease at ``now`` (unix time), at least 0; ``None`` without an end."""
     if lease.lease_seconds == FOR_EVER:
         return None
     return max(0, min(lease.lease_seconds, int(lease.obtained_at + lease.lease_seconds - now)))
 
 
 def leased_address(lease: DhcpLease, now: float) -> Address:
-    """The address as the kernel is to have it at ``now`` (unix time): it lives as long as the lease.
+    """Return the address for the kernel at ``now`` (unix time), with the lifetime of the lease.
 
-    Without that the pod would go on with an address that the server may give to somebody else.
+    Without it the pod would keep an address that the server may give to another host.
     """
     left = seconds_left(lease, now)
     network = IPv4Interface(lease.address).network
@@ -117,7 +117,7 @@ _REQUESTED_OPTIONS = bytes(
 
 
 class Message(Struct, frozen=True):
-    """One message. Addresses are dotted text, ``0.0.0.0`` where there is none."""
+    """One message. Addresses are dotted text, ``0.0.0.0`` for none."""
 
     type: MessageType
     xid: int
@@ -135,22 +135,22 @@ class Message(Struct, frozen=True):
 
     @property
     def server(self) -> str:
-        """Server identifier; ``0.0.0.0`` where there is none."""
+        """Server identifier; ``0.0.0.0`` for none."""
         return _address(self.options, Option.SERVER_ID) or NO_ADDRESS
 
     @property
     def text(self) -> str:
-        """What the server says in words, mostly why not; without anything that could upset a log."""
+        """The server's text, usually the reason of a refusal; safe for a log."""
         return "".join(
             c if c.isprintable() else "?" for c in self.options.get(Option.TEXT, b"").decode("latin-1")
         )
 
 
-# --- what a client says --------------------------------------------------------------------------------
+# --- messages of a client ------------------------------------------------------------------------------
 
 
 def discover(xid: int, mac: str, wanted: str = "", seconds: int = 0) -> Message:
-    """Who has an address? ``wanted`` is one that the client had before."""
+    """Build a DHCPDISCOVER. ``wanted`` is an address that the client had before."""
     options = _asking(mac)
     if wanted:
         options[Option.REQUESTED_ADDRESS] = socket.inet_aton(wanted)
@@ -180,7 +180,7 @@ def request_more_time(xid: int, lease: DhcpLease, seconds: int = 0) -> Message:
 
 
 def release(xid: int, lease: DhcpLease) -> Message:
-    """I need it no more."""
+    """Build a DHCPRELEASE."""
     options: dict[int, bytes] = {
         Option.CLIENT_ID: _client_id(lease.client_mac),
         Option.SERVER_ID: socket.inet_aton(lease.server),
@@ -268,7 +268,7 @@ def parse(data: bytes) -> Message:
 
 
 def _parse_all_options(data: bytes, file: bytes, server_name: bytes) -> dict[int, bytes]:
-    """The options, and those in two fields of the header where the message says so (RFC 2132, 9.3)."""
+    """The options, and those in two fields of the header if the message uses them (RFC 2132, 9.3)."""
     options: dict[int, bytes] = {}
     _parse_options(data, options)
     overload = options.get(Option.OVERLOAD, b"\0")
@@ -311,11 +311,11 @@ def read_lease(message: Message, server_mac: str, obtained_at: float) -> DhcpLea
 
     Args:
         message: from the server.
-        server_mac: of the frame that brought it.
+        server_mac: source address of its frame.
         obtained_at: unix time from which the lease counts: when the client asked.
 
     Raises:
-        ProtocolError: it gives no lease that a link could have; says which part is wrong.
+        ProtocolError: it contains no lease that a link could have; names the wrong part.
     """
     options = message.options
     lease_seconds = _read_seconds(options, Option.LEASE_TIME)
@@ -343,7 +343,7 @@ def read_lease(message: Message, server_mac: str, obtained_at: float) -> DhcpLea
 
 
 def parse_classless_routes(data: bytes) -> tuple[tuple[str, str], ...]:
-    """(destination, gateway) of option 121; a gateway of 0.0.0.0 is none: the destination is on the link.
+    """Return (destination, gateway) of option 121; gateway 0.0.0.0 means that the destination is on the link.
 
     Raises:
         ProtocolError: malformed.
@@ -409,7 +409,7 @@ def _read_seconds(options: Mapping[int, bytes], code: Option) -> int | None:
 
 
 def _times(options: Mapping[int, bytes], lease_seconds: int) -> tuple[int, int]:
-    """T1 and T2; the usual parts of the lease where the server says none, or none that make sense."""
+    """Return T1 and T2; the usual parts of the lease if the server sends none or implausible ones."""
     renew = _read_seconds(options, Option.RENEWAL_TIME) or lease_seconds // 2
     rebind = _read_seconds(options, Option.REBINDING_TIME) or lease_seconds * 7 // 8
     if 0 < renew < rebind < lease_seconds:

@@ -102,22 +102,22 @@ class Wire:
     ) -> None:
         self._sock.close()
 
-    def broadcast(self, said: Message, source: str = message.NO_ADDRESS) -> None:
-        """Say it to every server.
+    def broadcast(self, sent: Message, source: str = message.NO_ADDRESS) -> None:
+        """Send a message to every server.
 
         Raises:
             KernelError: the link is down or gone.
         """
-        self._send(build_frame(message.encode(said), self._mac, source=source))
+        self._send(build_frame(message.encode(sent), self._mac, source=source))
 
-    def send_to(self, server_mac: str, server: str, said: Message) -> None:
-        """Say it to one server, which may be behind the relay that has this hardware address.
+    def send_to(self, server_mac: str, server: str, sent: Message) -> None:
+        """Send a message to one server, which may be behind the relay with this hardware address.
 
         Raises:
             KernelError: the link is down or gone.
         """
-        payload = message.encode(said)
-        self._send(build_frame(payload, self._mac, server_mac, said.client_address, server))
+        payload = message.encode(sent)
+        self._send(build_frame(payload, self._mac, server_mac, sent.client_address, server))
 
     def _send(self, data: bytes) -> None:
         try:
@@ -210,10 +210,10 @@ def build_frame(
     source: str = NO_ADDRESS,
     destination: str = BROADCAST,
 ) -> bytes:
-    """A frame from a client to a server; broadcast and without a source address unless said."""
+    """A frame from a client to a server; broadcast and without a source address by default."""
     addresses = socket.inet_aton(source) + socket.inet_aton(destination)
     udp = _UDP.pack(CLIENT_PORT, SERVER_PORT, _UDP.size + len(payload), 0) + payload
-    # A sum of zero is sent as its other form: zero says that there is none.
+    # A sum of zero is sent in its other form: zero means no checksum.
     udp = udp[:6] + struct.pack("!H", checksum(_pseudo_header(addresses, udp) + udp) or 0xFFFF) + udp[8:]
     header = _IP.pack(
         0x45,
@@ -235,9 +235,9 @@ def parse_frame(frame: bytes, *, has_checksum: bool = True) -> tuple[str, bytes]
     """The sender's hardware address and the UDP payload of a frame to a client.
 
     Args:
-        frame: from the Ethernet header on; may be padded at its end.
-        has_checksum: false where the kernel says that the sender left the sum to its hardware and the frame
-            never passed through any: from a server on the same machine.
+        frame: from the Ethernet header on; may be padded at its end. has_checksum: false if the kernel
+        reports that the sender left the sum to hardware that the frame never
+            passed: it comes from a server on the same machine.
 
     Raises:
         ProtocolError: no UDP for a client, a fragment, cut short, or with a wrong checksum.

@@ -1,4 +1,4 @@
-"""What the node has: reads links, PCI functions, RDMA devices, GPUs and NUMA nodes, tells when they change.
+"""Read the node: links, PCI functions, RDMA devices, GPUs and NUMA nodes, and watch for changes.
 
 ``scan`` reads everything into ``model.facts.NodeFacts``, or again only what ``watch`` named. Changes nothing.
 """

@@ -1,4 +1,4 @@
-"""What may have changed on the node since the last scan: what ``watch`` answers and ``scan`` is asked.
+"""Changes of the node since the last scan: ``watch`` reports them and ``scan`` reads them.
 
 A change carries no content. It names what is worth reading again, so that a notification that is late,
 doubled or out of order does no harm.
@@ -20,9 +20,9 @@ class Changes(Struct, frozen=True):
     routes: bool = False
     """A default route, or another route that may lead to a protected address, came or went."""
     hardware: frozenset[str] = frozenset()
-    """Names in sysfs of devices that told of a change: ``0000:21:00.0``, ``mlx5_0``, ``renderD128``."""
+    """Names in sysfs of devices that sent a uevent: ``0000:21:00.0``, ``mlx5_0``, ``renderD128``."""
     everything: bool = False
-    """Nobody knows what: read all of it, cached or not."""
+    """The changes are unknown: read everything, cached or not."""
     all_links: bool = False
     """More links changed than is worth naming (``MANY_LINKS``); ``links`` is empty then."""
 

@@ -1,8 +1,8 @@
 """All hardware facts of the node, read once and kept: PCI functions, RDMA devices, GPUs, NUMA nodes, host.
 
 Attributes of hardware do not change without a uevent, while a scan may be asked for many times a second. So
-each device is read when it comes, and again when a change names it. Its warnings are kept beside it: what is
-odd stays said as long as it is odd.
+each device is read when it appears, and again when a change names it. Its warnings are kept with it and
+repeated while they hold.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_numa_nodes(sysfs: PseudoFiles) -> list[NumaNode]:
 def read_nodes_with_memory(sysfs_root: Path) -> frozenset[int] | None:
     """Return the numbers of NUMA nodes that have memory; ``None`` if the kernel does not report them.
 
-    A processor with empty slots has none, and the kernel refuses a cpuset without memory without saying why
+    A processor with empty slots has none, and the kernel refuses a cpuset without memory, giving no reason
     (``Documentation/ABI/stable/sysfs-devices-node``).
     """
     return frozenset(parse_cpu_list(PseudoFiles(sysfs_root, []).text(f"{_NODES}/has_memory"))) or None
@@ -66,7 +66,7 @@ def _read_numa_node(sysfs: PseudoFiles, node: int) -> NumaNode:
 
 
 def _read_socket(sysfs: PseudoFiles, cpus: str) -> int | None:
-    """Of the first CPU in a list like ``0-55,112-167``; a node has CPUs of one socket."""
+    """Return the socket of the first CPU in a list like ``0-55,112-167``; a node has CPUs of one socket."""
     first = _FIRST_CPU.match(cpus)
     if first is None:
         return None
@@ -86,7 +86,7 @@ def _read_distances(sysfs: PseudoFiles, node: int) -> tuple[int, ...]:
 
 
 def read_host(sysfs: PseudoFiles) -> Host:
-    """Name, kernel, architecture, and maker and model where the firmware tells them."""
+    """Name, kernel, architecture, and maker and model if the firmware reports them."""
     kernel = os.uname()
     dmi = (sysfs.text(f"class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))
     return Host(
@@ -138,10 +138,10 @@ class HardwareReader:
             self._hardware = self._assemble()
 
     def _assemble(self) -> Hardware:
-        kept, told = self._kept, list[str]()
+        kept, warnings = self._kept, list[str]()
         functions = [f for _, f in sorted(kept.functions.items()) if f is not None]
-        named = name_pci_functions(functions, self._pci_ids, told)
-        kept.warnings["names", ""] = tuple(told)
+        named = name_pci_functions(functions, self._pci_ids, warnings)
+        kept.warnings["names", ""] = tuple(warnings)
         return Hardware(
             pci_functions=tuple(named),
             rdma_devices=tuple(with_nodes(d, kept.rdma_nodes) for _, d in sorted(kept.rdma_devices.items())),
@@ -156,7 +156,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.functions: dict[str, PciFunction | None] = {}
-        """``None``: of no interest; kept so that its class is not read again."""
+        """``None``: not of interest; kept so that its class is not read again."""
         self.rdma_devices: dict[str, RdmaDevice] = {}
         self.rdma_nodes: dict[str, CharDevice] = {}
         self.gpus: dict[str, Gpu] = {}
@@ -166,14 +166,14 @@ class _Kept:
 
 
 class _Pass:
-    """One way through what has to be read anew. RDMA comes before PCI: it says which functions of an odd
-    class matter; PCI before GPUs: it says which there are."""
+    """One pass over what has to be read again. RDMA precedes PCI because it shows which functions of an
+    unusual class matter; PCI precedes GPUs because it finds them."""
 
     def __init__(self, kept: _Kept, sysfs_root: Path, procfs_root: Path) -> None:
         self._kept = kept
-        self._told: list[str] = []
-        self._sysfs = PseudoFiles(sysfs_root, self._told)
-        self._procfs = PseudoFiles(procfs_root, self._told)
+        self._warnings: list[str] = []
+        self._sysfs = PseudoFiles(sysfs_root, self._warnings)
+        self._procfs = PseudoFiles(procfs_root, self._warnings)
 
     def read(self, changed: Collection[str] | None, links: Collection[str]) -> bool:
         """Bring what is kept up to date; whether there was anything to read."""
@@ -196,11 +196,11 @@ class _Pass:
     @contextmanager
     def _noting(self, kind: str, name: str = "") -> Iterator[None]:
         """Keep the warnings of the block under ``kind`` and ``name``, in place of those before."""
-        before = len(self._told)
+        before = len(self._warnings)
         yield
-        told = tuple(self._told[before:])
-        if told:
-            self._kept.warnings[kind, name] = told
+        warnings = tuple(self._warnings[before:])
+        if warnings:
+            self._kept.warnings[kind, name] = warnings
         else:
             self._kept.warnings.pop((kind, name), None)
 
@@ -299,7 +299,7 @@ class _Pass:
     # GPUs
 
     def _read_gpus(self, functions: set[str], *, is_all: bool) -> None:
-        """Read the GPUs at ``functions``, or all: a node that came or went does not say of which GPU."""
+        """Read the GPUs at ``functions``, or all: a device node that came or went does not name its GPU."""
         known, reader = self._kept.gpus, GpuReader(self._sysfs, self._procfs)
         stale = set(self._kept.functions) if is_all else functions
         for address in sorted(stale | known.keys()):

@@ -1,8 +1,8 @@
 """The links of a namespace with their addresses and details: all at once, or only those that changed.
 
-Links and addresses come in one dump each, details in a few; sysfs is asked only where netlink does not
-already say which device is behind a link. A link that reads as before stays the same object, so that whoever
-comes after can tell by identity what did not change.
+Links and addresses come in one dump each, details in a few; sysfs is read only where netlink does not
+name the device behind a link. A link that reads as before stays the same object, so that
+readers recognise by identity what did not change.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class LinkTable:
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
         self._pinned: dict[int, bool] = {}
-        """Whether the kernel pins a link to its namespace, where the link does not say so: asked once for
-        each link, and again when it changes."""
+        """Whether the kernel pins a link to its namespace, if the link message does not show it: asked once
+        for each link, and again when it changes."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -78,7 +78,7 @@ class LinkTable:
         self._links = {link.ifindex: self._as_known(link) for link in links}
 
     def read_again(self, rtnl: NetlinkSocket, ifindexes: Iterable[int], sysfs: PseudoFiles) -> frozenset[str]:
-        """Read the named links anew and drop those that are gone.
+        """Read the named links again and drop those that are gone.
 
         Returns the names, old and new, of the links that were named.
 
@@ -103,14 +103,14 @@ class LinkTable:
         return self._put(asked, self._with_pins(rtnl, links, found.values()))
 
     def _with_pins(self, rtnl: NetlinkSocket, links: list[Link], payloads: Collection[bytes]) -> list[Link]:
-        """The links as they are where netlink says which are pinned; else with what the kernel answers, and
-        where that says nothing, with what may be."""
+        """Add which links are pinned, if netlink does not report it: by what the kernel answers, else by what
+        is possible."""
         if not payloads or reports_netns_immutable(next(iter(payloads))):
             return links
         news = [link for link in links if _is_worth_details(link) and link.ifindex not in self._pinned]
-        told = read_pins(rtnl, [link.ifindex for link in news])
+        pins = read_pins(rtnl, [link.ifindex for link in news])
         self._pinned |= {
-            link.ifindex: _may_be_pinned(link) if told is None else link.ifindex in told for link in news
+            link.ifindex: _may_be_pinned(link) if pins is None else link.ifindex in pins for link in news
         }
         return [
             replace(link, netns_immutable=True) if self._pinned.get(link.ifindex) else link for link in links
@@ -127,13 +127,13 @@ class LinkTable:
         return known if known == link else link
 
     def _with_followers(self, ifindexes: Iterable[int]) -> set[int]:
-        """The links, and those below which one of them was: the kernel does not tell a veth that its other
-        end has left the namespace, but its parent reads differently from then on."""
+        """Add the links on top of these. The kernel does not notify a veth that its peer has left the
+        namespace, but its parent reads differently from then on."""
         named = set(ifindexes)
         return named | {index for index, link in self._links.items() if link.lower in named}
 
     def _partners(self, payloads: Iterable[bytes]) -> set[int]:
-        """For the same reason: what a link that was read stands on or is paired with."""
+        """For the same reason: the links that a link depends on or is paired with."""
         links = decode_all(parse_link, payloads, [])
         return {
             link.lower
@@ -156,14 +156,14 @@ def _read_links(rtnl: NetlinkSocket, ifindexes: Iterable[int]) -> dict[int, byte
 
 
 def read_pins(rtnl: NetlinkSocket, ifindexes: Sequence[int]) -> frozenset[int] | None:
-    """Those that the kernel pins to the namespace of the socket, which must be the calling thread's; ``None``
-    where it does not tell.
+    """Return the links that the kernel pins to the namespace of the socket, which must be the calling
+    thread's; ``None`` if it does not report them.
 
     For kernels before Linux 6.15 (``IFLA_NETNS_IMMUTABLE``); the feature ``netns-local`` of ethtool went with
     6.12. Up to 6.12 the kernel refuses to move a pinned link before it looks where to
     (``__dev_change_net_namespace``), and does nothing with another that is where it is asked to go. Later
-    ones look first, and without rights all are refused: what it answers of the loopback, which is always
-    pinned, shows whether it tells.
+    ones look first, and without rights all are refused: the answer for the loopback, which is always
+    pinned, shows whether it reports them.
     """
     if not ifindexes:
         return frozenset()
@@ -179,8 +179,8 @@ def read_pins(rtnl: NetlinkSocket, ifindexes: Sequence[int]) -> frozenset[int] |
 
 
 def _may_be_pinned(link: Link) -> bool:
-    """Bonds and bridges always are; of cards drivers pin the one that has an embedded switch below it (mlx5
-    since Linux 6.3, ``mlx5e_fix_uplink_rep_features``)."""
+    """Bonds and bridges always are. Drivers pin the card that has an embedded switch below it (mlx5 since
+    Linux 6.3, ``mlx5e_fix_uplink_rep_features``)."""
     return link.kind in ("bond", "bridge") or bool(link.phys_switch_id)
 
 

@@ -49,12 +49,13 @@ _DISPLAY_CLASSES = frozenset({_VGA, 0x0302, 0x0380})
 _ACCELERATOR_BASE_CLASS = 0x12
 
 _IN_INTEL_PROCESSOR = ("0000:00:02.", "0000:00:0b.")
-"""Where graphics and NPU of Intel's processors are, on all of them; their virtual functions are beside."""
+"""Where graphics and NPU of Intel's processors are, on all of them; their virtual functions have other
+slots."""
 
 _COPROCESSOR, _SYSTEM_PERIPHERAL, _UNASSIGNED = 0x0B40, 0x0880, 0xFF00
 
 ODD_CLASSES = frozenset({_COPROCESSOR, _SYSTEM_PERIPHERAL, _UNASSIGNED})
-"""Classes that do not say what the function is: there only the ids tell an accelerator."""
+"""Classes that do not show what the function is: only the ids identify an accelerator."""
 
 _COPROCESSOR_VENDORS = frozenset({_HYGON, _NEC})
 """Hygon's DCU and NEC's Vector Engine. Not Intel (QAT is a crypto engine) nor NVIDIA (a chipset part)."""
@@ -62,7 +63,7 @@ _COPROCESSOR_VENDORS = frozenset({_HYGON, _NEC})
 _ODD_DEVICES = {
     # Inferentia, Inferentia2, Trainium, Trainium2: the ids that Amazon's Neuron driver binds to
     (_SYSTEM_PERIPHERAL, _AWS): frozenset({0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364}),
-    # TPU v2 and v3; later ones say that they are accelerators
+    # TPU v2 and v3; later ones have the class of accelerators
     (_UNASSIGNED, _GOOGLE): frozenset({0x0027}),
 }
 
@@ -82,7 +83,7 @@ def is_odd_accelerator(class_code: int, vendor_id: int, device_id: int) -> bool:
 
 
 def is_gpu(function: PciFunction) -> bool:
-    """Whether the function is a GPU or accelerator, as far as class and ids tell."""
+    """Whether the function is a GPU or accelerator, judging by class and ids."""
     if function.vendor_id == _INTEL and function.address.startswith(_IN_INTEL_PROCESSOR):
         return False
     if function.base_class == _ACCELERATOR_BASE_CLASS:
@@ -192,7 +193,7 @@ class GpuReader:
         return (*filter(None, shared), *nodes) if nodes else ()
 
     def _read_habana(self, function: PciFunction, folder: str, nodes: tuple[CharDevice, ...]) -> Gpu:
-        """Each ``accelN`` has a control node beside it, which has no device of its own in sysfs."""
+        """Each ``accelN`` also has a control node, which has no device of its own in sysfs."""
         numbers = self._sysfs.numbered(f"{folder}/accel", "accel")
         names = [f"accel_controlD{number}" for number in numbers]
         controls = [self._sysfs.char_device(f"class/accel/{n}/dev", f"/dev/accel/{n}") for n in names]
@@ -268,7 +269,7 @@ def name_pci_functions(
 
 
 class PciReader:
-    """Reads single functions. It serves one scan, since it remembers what physical functions told it."""
+    """Reads single functions. It serves one scan, because it caches physical functions."""
 
     def __init__(self, sysfs: PseudoFiles, also: Collection[str] = ()) -> None:
         self._sysfs = sysfs
@@ -276,7 +277,7 @@ class PciReader:
         self._virtual_functions: dict[str, dict[str, int]] = {}
 
     def read(self, address: str) -> PciFunction | None:
-        """The function at ``address``; ``None`` where it is not of interest or tells no class."""
+        """The function at ``address``; ``None`` if it is not of interest or has no class."""
         class_code = self._read_class(address)
         if class_code is None:
             self._sysfs.warn(f"{PCI_DEVICES}/{address}", "no class; the function is left out")
@@ -391,7 +392,7 @@ def parse_path(home: str, address: str) -> tuple[str, tuple[str, ...]]:
 
     The root is the first ``pci...`` component: behind Intel VMD a second one follows deeper down
     (``pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0``), and the way to the processor starts at the first.
-    On Azure it stands below the VMBus channel: ``devices/LNXSYSTM:00/.../VMBUS:01/<guid>/pci0001:00``.
+    On Azure it is below the VMBus channel: ``devices/LNXSYSTM:00/.../VMBUS:01/<guid>/pci0001:00``.
     """
     components = home.split("/")
     root = next((name for name in components if _ROOT.fullmatch(name)), "")

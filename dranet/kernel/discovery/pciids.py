@@ -1,8 +1,9 @@
 """Names of PCI vendors and devices from the database of the PCI ID Project (the file ``pci.ids``).
 
-Manifests select devices by these texts, so they are given exactly as the file has them. Its format is told in
-its own head and in ``pci.ids(5)``: a vendor line is four hex digits, two spaces and the name; the devices of
-the vendor follow, indented by one tab, their subsystems by two; then come the classes, each line with ``C``.
+Manifests select devices by these texts, so they are returned exactly as the file has them. Its format is
+described in its own head and in ``pci.ids(5)``: a vendor line is four hex digits, two spaces and the name;
+the devices of the vendor follow, indented by one tab, their subsystems by two; then come the classes, each
+line with ``C``.
 
 The database has 1.4 MB and 36,000 lines, of which a node needs ten. It is read line by line for the wanted
 ids only, and again only for a new id or a changed file.
@@ -96,8 +97,8 @@ class PciIds:
         return None
 
     def _places(self) -> tuple[Path, ...]:
-        told = self._path or Path(os.environ.get(_PATH_VARIABLE, ""))
-        return (told,) if told != Path() else _DEFAULT_PATHS
+        chosen = self._path or Path(os.environ.get(_PATH_VARIABLE, ""))
+        return (chosen,) if chosen != Path() else _DEFAULT_PATHS
 
     def _describe_missing(self) -> str:
         places = ", ".join(repr(str(place)) for place in self._places())
@@ -178,7 +179,7 @@ class _Search:
         """Name the vendor's devices, if wanted, and look for them next; where to go on."""
         self._vendor_id = int(found[1], 16)
         self._left = self._devices.pop(self._vendor_id, set())
-        self._vendor = _name(found[2]) if self._left else ""  # of 1,850 vendors a node has two or three
+        self._vendor = _name(found[2]) if self._left else ""  # a node has two or three of 1,850 vendors
         for device_id in self._left:
             self.names[self._vendor_id, device_id] = PciName(self._vendor)
         return found.end()

@@ -1,7 +1,8 @@
 """BPF programs on the traffic hooks of links: TC filters on clsact or ingress, and TCX.
 
-Links are asked as seldom as can be: no program of the classifier type in the whole kernel means that no link
-has one; one dump of the qdiscs tells which can have TC filters at all. XDP is in the link message itself.
+Links are queried as rarely as possible: without a program of the classifier type in the whole kernel no link
+has one, and one dump of the qdiscs shows which links can have TC filters at all. XDP is in the link message
+itself.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _may_have_classifier(links: int, warnings: list[str]) -> bool | None:
     except KernelError as error:
         if is_refusal(error.errno):
             why = error.hint or "it takes CAP_BPF or CAP_SYS_ADMIN"
-            warnings.append(f"{error.message}: TCX programs are not told; {why}")
+            warnings.append(f"{error.message}: TCX programs are not shown; {why}")
         elif error.errno != errno.ENOSYS:
             warnings.append(error.message)
         return None
@@ -169,11 +170,11 @@ def _read_names(program_ids: Collection[int]) -> dict[int, str]:
     return {program.id: program.name for program in programs if program}
 
 
-# bpf(2) through libc: list programs, tell one's type and name, ask what is on a hook of a link, take it off.
+# --- bpf(2) through libc: list programs, read type and name, query and detach what is on a hook ---------
 #
 # Commands, types and layouts are those of ``linux/h``. Ids of programs and BPF links are the whole
 # kernel's; an ifindex is looked up in the calling thread's network namespace. Every call wants
-# ``CAP_SYS_ADMIN`` or the like. A *BPF link* is what holds a program on its hook while somebody has it open
+# ``CAP_SYS_ADMIN`` or the like. A *BPF link* holds a program on its hook while a process has it open
 # or pinned.
 
 # enum bpf_cmd, bpf_prog_type, bpf_attach_type, bpf_link_type
@@ -330,8 +331,8 @@ def detach_program(ifindex: int, attach_type: int, program_id: int) -> None:
 
 
 class BpfLink(Struct, frozen=True):
-    """What holds a program on a hook. ``ifindex`` is 0 after it was detached and means nothing for types that
-    are not on a network link; the kernel does not tell of which namespace it is."""
+    """A BPF link. ``ifindex`` is 0 after it was detached and has no meaning for types that are not on a
+    network link; the kernel does not report its namespace."""
 
     id: int
     type: int
@@ -370,7 +371,7 @@ def read_link(link_id: int) -> BpfLink | None:
 
 
 def detach_link(link_id: int) -> None:
-    """Take the program of a BPF link off its hook; whoever has the link open keeps an empty one.
+    """Detach the program of a BPF link from its hook; processes that have the link open keep an empty one.
 
     Raises:
         KernelError: ENOENT when it is gone, EOPNOTSUPP for a type that cannot be detached.

@@ -1,7 +1,7 @@
-"""By which links the node reaches, or answers at, the addresses that it cannot live without.
+"""Find the links through which the node reaches its protected addresses, or that have them.
 
-Its own addresses are looked for among the links. For others the kernel is asked which route it would take,
-policy rules and all; of a multipath route every next hop counts.
+Its own addresses are searched among the links. For other addresses the kernel returns the route that it would
+take, including policy rules; every next hop of a multipath route counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dranet.model.uplinks import is_untold, outputs
 
 
 class ProtectedAddress(Struct, frozen=True):
-    """One address that the node cannot live without. A text that is not an IP address has no link."""
+    """One address that the node must keep reaching. A text that is not an IP address has no link."""
 
     purpose: str
     """Reads after "carries": ``the route to the API server``, ``the node's address``."""
@@ -42,7 +42,7 @@ class ProtectedAddress(Struct, frozen=True):
 def find_protected_links(
     rtnl: NetlinkSocket, targets: Sequence[ProtectedAddress], links: Iterable[Link]
 ) -> tuple[ProtectedLink, ...]:
-    """One for each link that carries a target; none for an address that is nowhere or cannot be reached.
+    """Return one entry for each link that carries a target. Unreachable addresses have none.
 
     Raises:
         KernelError: netlink itself failed.
@@ -79,7 +79,7 @@ def _at_own(
 
 
 def _by_route(rtnl: NetlinkSocket, targets: Iterable[ProtectedAddress]) -> Iterator[ProtectedLink]:
-    """A refusal says that there is no way now; when there is one, a notification tells."""
+    """A refusal means that there is no route now; a notification reports a new one."""
     others = [target for target in targets if target.packed and not target.is_own]
     outcomes = rtnl.batch([find_route_request(target.address) for target in others])
     for target, outcome in zip(others, outcomes, strict=True):

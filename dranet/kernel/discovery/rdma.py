@@ -32,7 +32,7 @@ _DEVICE_FOLDER = "/dev/infiniband"
 
 _NODE_MODE = re.compile(r"^DEVMODE=0([0-7]{1,4})$", re.MULTILINE)
 _DEFAULT_MODE = 0o600
-"""What devtmpfs gives a node whose driver says nothing."""
+"""The mode in devtmpfs of a node whose driver sets none."""
 
 _INFINIBAND = "InfiniBand"
 
@@ -47,7 +47,7 @@ _MOST_SLOTS = 1024
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 _GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
 _NO_GUID = "0000:0000:0000:0000"
-"""Nobody has given one yet: a virtual function on InfiniBand."""
+"""Not assigned yet: a virtual function on InfiniBand."""
 _NO_GID = ":".join(["0000"] * 8)
 """In an empty slot; some kernels fail with EINVAL instead."""
 
@@ -124,8 +124,8 @@ def _read_node(sysfs: PseudoFiles, entry: str) -> CharDevice | None:
     uevent = sysfs.whole_text(f"{entry}/uevent") if node else ""
     if node is None or not uevent:
         return node
-    told = _NODE_MODE.search(uevent)
-    return replace(node, file_mode=int(told[1], 8) & 0o777 if told else _DEFAULT_MODE)
+    mode = _NODE_MODE.search(uevent)
+    return replace(node, file_mode=int(mode[1], 8) & 0o777 if mode else _DEFAULT_MODE)
 
 
 def with_nodes(device: RdmaDevice, nodes: dict[str, CharDevice]) -> RdmaDevice:
@@ -214,8 +214,8 @@ def _read_gids(sysfs: PseudoFiles, folder: str, is_infiniband: bool) -> tuple[se
     slots = {number for kind in kinds for number in sysfs.numbered(f"{folder}/{kind}")}
 
     def read(slot: int) -> dict[str, str]:
-        told = {kind: sysfs.text(f"{folder}/{kind}/{slot}") for kind in kinds}
-        return {kind: text for kind, text in told.items() if text}
+        texts = {kind: sysfs.text(f"{folder}/{kind}/{slot}") for kind in kinds}
+        return {kind: text for kind, text in texts.items() if text}
 
     gids = list(_read_slots(sorted(slots), read))
     return {gid["ndevs"] for gid in gids if "ndevs" in gid}, {gid["types"] for gid in gids if "types" in gid}

@@ -65,7 +65,7 @@ class NodeScanner:
         self._targets = tuple(targets)
 
     def read(self, changes: Changes = EVERYTHING) -> NodeFacts:
-        """The facts of the calling thread's network namespace, of which ``changes`` is read anew.
+        """Return the facts of the calling thread's network namespace; ``changes`` are read again.
 
         The result equals what a full read would give, as far as ``changes`` names what happened. Facts that
         read as before are the same objects; warnings stay until the next full read.
@@ -89,10 +89,10 @@ class NodeScanner:
         return replace(facts, rdma_netns_exclusive=exclusive, warnings=_once(sysfs.warnings))
 
     def _missing_mounts(self) -> list[str]:
-        """Without these files a node looks like one without cards, which nothing else would tell."""
+        """Report missing roots: without these files a node looks like one without cards."""
         roots = {"sysfs": self._sysfs_root, "procfs": self._procfs_root}
         return [
-            f"no {name} at {root}: what it tells of PCI, RDMA, GPUs and NUMA is missing; is it mounted there?"
+            f"no {name} at {root}: its facts about PCI, RDMA, GPUs and NUMA are missing; is it mounted there?"
             for name, root in roots.items()
             if not root.is_dir()
         ]

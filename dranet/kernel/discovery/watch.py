@@ -1,8 +1,8 @@
-"""Tells what changed of all that a scan shows: links, addresses, routes that matter, hardware.
+"""Watch what a scan shows: links, addresses, routes that matter, hardware.
 
-It carries no content: a change is a reason to read something again. Bursts are gathered into one, and a
-notification that repeats what is known (a router's advertisement, a bridge port's chatter, a pod's route) is
-none. Where notifications were lost, everything may have changed.
+A change has no content: it is a reason to read something again. Bursts are merged into one change, and a
+notification that repeats known facts (a router's advertisement, a bridge port's chatter, a pod's route) is
+not a change. After lost notifications everything may have changed.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ from dranet.kernel.netlink.socket import (
 
 
 class Patience(Struct, frozen=True):
-    """How long a burst is gathered before it is told."""
+    """Seconds without a change after which a burst is reported."""
 
     settle_seconds: float
     """It has ended when nothing came for this long."""
     longest_seconds: float
-    """One that does not end is told after this long all the same."""
+    """Seconds after which a burst that does not end is reported."""
     storm_seconds: float = 0.0
     """Or after this long, if it is a storm and this is more."""
 
 
 PATIENCE = (Patience(0.1, 1.0), Patience(0.4, 8.0, 30.0), Patience(1.6, 8.0, 30.0))
-"""A change after a calm is told at once. While the next one follows soon, or a burst does not end, each
-telling waits longer than the one before."""
+"""A change after a calm is reported at once. While the next one follows soon, or a burst does not end, each
+report waits longer than the one before."""
 
 CALM_SECONDS = 1.0
-"""Without a change for this long after a telling, a burst is over."""
+"""Seconds without a change after a report after which a burst is over."""
 
 STORM_CHANGES_PER_SECOND = 50
-"""A burst with so many is a storm: one of 39 s is told three times. A trickle is not made to wait so long: it
+"""A burst with this many is a storm: one of 39 s is reported three times. A trickle waits less, because it
 may hide a device that came or went."""
 
 _GROUPS = (
@@ -125,7 +125,7 @@ class ChangeFilter:
         self._addresses: dict[int, dict[str, int]] = {}
 
     def judge(self, kind: int, payload: bytes) -> Changes:
-        """What a notification says to be new. What cannot be read may be anything."""
+        """Return the changes in a notification. One that cannot be parsed may be any change."""
         try:
             if kind in (RTM_NEWLINK, RTM_DELLINK):
                 return self._judge_link(kind == RTM_DELLINK, payload)
@@ -168,7 +168,7 @@ class ChangeFilter:
 
     def _is_of_interest(self, payload: bytes) -> bool:
         if any(route_contains(payload, address) for address in self.protected_addresses):
-            return True  # of any table: rules may lead there
+            return True  # from any table: rules may lead there
         table = route_table(payload)
         if table in self.tables:
             return True
@@ -185,7 +185,7 @@ class ChangeWatch:
     def __init__(self, patience: Sequence[Patience] = PATIENCE) -> None:
         self._patience = patience
         self._level = 0
-        self._told_at = -math.inf
+        self._reported_at = -math.inf
         self._filter = ChangeFilter()
         self._pending = Changes()
         self._noted = 0
@@ -196,9 +196,9 @@ class ChangeWatch:
         self._readers: dict[int, Any] = {}
         """What is listened to, by descriptor."""
         self.overruns = 0
-        """How often the kernel had more to say than the buffer holds."""
+        """How often the socket's buffer overflowed."""
         self.without_hardware_events = ""
-        """Why PCI, RDMA and DRM changes are not told (no libudev); empty when they are."""
+        """Why PCI, RDMA and DRM changes are not reported (no libudev); empty if they are."""
 
     async def __aenter__(self) -> Self:
         """Begin to listen.
@@ -233,10 +233,10 @@ class ChangeWatch:
         self._filter.tables = _TABLES.union(tables)
 
     async def wait_changed(self) -> Changes:
-        """What changed since the last return, once it has settled.
+        """Return the changes since the last call, once they have settled.
 
-        A change after a calm is told after 100 ms of silence, and after 1 s in any case; one amid others
-        within 8 s, or 30 s in a storm. The end is always told. Cancelling loses nothing.
+        A change after a calm is reported after 100 ms of silence, and after 1 s in any case; one among others
+        within 8 s, or 30 s in a storm. The last change is always reported. Cancelling loses nothing.
 
         Raises:
             KernelError: notifications cannot be read any more.
@@ -246,7 +246,7 @@ class ChangeWatch:
         await self._wait_arrived(None)
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        calm = begin - self._told_at > CALM_SECONDS
+        calm = begin - self._reported_at > CALM_SECONDS
         self._level = 0 if calm else min(self._level + 1, len(self._patience) - 1)
         patience = self._patience[self._level]
         deadline = begin + max(patience.longest_seconds, self._is_storm * patience.storm_seconds)
@@ -254,14 +254,14 @@ class ChangeWatch:
             self._arrived.clear()
             if not await self._wait_arrived(min(patience.settle_seconds, left)):
                 break
-        return self._tell(loop.time(), begin)
+        return self._report(loop.time(), begin)
 
-    def _tell(self, now: float, begin: float) -> Changes:
+    def _report(self, now: float, begin: float) -> Changes:
         self._is_storm = self._noted > STORM_CHANGES_PER_SECOND * max(now - begin, 1.0)
         changes, self._pending = self._pending, Changes()
         self._noted = 0
         self._arrived.clear()
-        self._told_at = now
+        self._reported_at = now
         return changes
 
     async def _wait_arrived(self, seconds: float | None) -> bool:
@@ -276,7 +276,7 @@ class ChangeWatch:
         return True
 
     def note(self, changes: Changes) -> None:
-        """Add what somebody else knows of, to be told with the rest."""
+        """Add changes that another part of the driver knows of, to be reported with the rest."""
         if changes:
             self._pending |= changes
             self._noted += 1
@@ -307,7 +307,7 @@ class ChangeWatch:
         return changes
 
     def _note_failure(self, source: Any, error: OSError) -> None:
-        """An overrun is a change of who knows what. Anything else is not read again, or we would spin."""
+        """After an overrun anything may have changed. Other errors are not retried, which would spin."""
         if error.errno == errno.ENOBUFS:
             self.overruns += 1
             self._filter = ChangeFilter(
@@ -337,7 +337,7 @@ class ChangeWatch:
                 if device is None:
                     return
                 self.note(Changes(hardware=frozenset({device.sys_name})))
-        except OSError as error:  # pyudev says neither which nor does it take it from the socket
+        except OSError as error:  # pyudev neither reports which nor removes it from the socket
             number = error.errno or _take_error(monitor.fileno())
             self._note_failure(monitor, OSError(number, os.strerror(number)))
 

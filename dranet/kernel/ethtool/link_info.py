@@ -1,4 +1,4 @@
-"""What ethtool tells: speed, duplex and queues by generic netlink, driver and firmware by the old ioctl.
+"""Link details of ethtool: speed, duplex and queues by generic netlink, driver and firmware by the old ioctl.
 
 Numbers are those of ``linux/ethtool_netlink.h`` and ``linux/ethtool.h``; see the kernel's
 ``Documentation/networking/ethtool-netlink.rst``. For many links the kernel is asked once, for all. What names
@@ -52,7 +52,7 @@ _MOST_ASKED_SINGLY = 64
 """Beyond, a dump of all links costs less."""
 
 _NO_FACT = frozenset({errno.EOPNOTSUPP, errno.ENODEV})
-"""The driver does not tell, or the link has gone: nothing to warn of."""
+"""The driver does not report it, or the link is gone: no warning."""
 
 _DUPLEXES = {0: "half", 1: "full"}
 _LARGEST_SPEED = 0x7FFFFFFF
@@ -76,7 +76,7 @@ _NOTHING = LinkSettings()
 
 
 class DriverInfo(Struct, frozen=True):
-    """How a driver names itself; empty where it does not say."""
+    """Name and versions of a driver; empty if it does not report them."""
 
     driver: str = ""
     version: str = ""
@@ -147,7 +147,7 @@ class _Reader(Struct, frozen=True):
                 self.warnings.append(outcome.message)
 
     def _request(self, command: int, operation: str, ifindex: int = 0) -> Request:
-        link = f"of link {ifindex}" if ifindex else ""
+        link = f"link {ifindex}" if ifindex else ""
         return ethtool_request(
             self.family, command, ifindex, flags=ETHTOOL_FLAG_COMPACT_BITSETS, operation=operation, link=link
         )

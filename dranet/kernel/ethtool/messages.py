@@ -1,8 +1,8 @@
 """The messages of the ethtool family: requests, bit sets, and numbers (rings, channels, coalescing ...).
 
-Numbers are those of ``linux/ethtool_netlink.h``, what they mean is in the kernel's
+Numbers are those of ``linux/ethtool_netlink.h``, their meaning in the kernel's
 ``Documentation/networking/ethtool-netlink.rst``. Bit sets travel by name (the verbose form, which the kernel
-uses unless it is asked for the compact one), so that nobody here has to know which bit is which.
+uses unless it is asked for the compact one), so that no bit numbers are needed here.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def parse_private_flags(payload: bytes) -> dict[str, bool]:
 
 
 class Number(Struct, frozen=True):
-    """One setting: its attribute, its size in bytes, and the attribute that tells the most (0: none does)."""
+    """One setting: its attribute, its size in bytes, and the attribute with its maximum (0: none)."""
 
     kind: int
     size: int = 4
@@ -200,7 +200,7 @@ class Numbers(Struct, frozen=True):
         return [*numbers, *([bitset_attribute(self.modes, modes)] if modes else [])]
 
     def parse(self, payload: bytes) -> tuple[dict[str, int], dict[str, int]]:
-        """The values in an answer to GET, and the most that each may be where the kernel tells.
+        """Return the values in an answer to GET, and their maxima where the kernel reports them.
 
         Raises:
             KernelError: the message is malformed.

@@ -48,7 +48,7 @@ _NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE, PAU
 
 
 class Part(Struct, frozen=True):
-    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request,
+    """One field of ``EthtoolState``: its name, the option of ``ethtool`` that shows it, its request,
     and its row in ``docs/user/restored.md``."""
 
     word: str
@@ -92,7 +92,7 @@ class _Reading(Struct, frozen=True):
     state: EthtoolState
     features: Features
     errors: Mapping[str, KernelError] = field(default_factory=dict)
-    """By part: the error of a driver that has such settings and failed to tell them."""
+    """By part: the error of a driver that has such settings and failed to return them."""
 
 
 class _Change(Struct, frozen=True):
@@ -133,7 +133,7 @@ def read_ethtool_state(
     """Read these parts of a link of the socket's namespace. What the driver does not have is absent.
 
     A part for which the driver answers with another error than EOPNOTSUPP is absent and has that error in
-    ``refused``: drivers answer a GET with whatever their firmware says, and a move does not need it.
+    ``refused``: drivers pass on the errors of their firmware, and a move does not need the answer.
 
     Raises:
         KernelError: there is no such link (ENODEV), or netlink failed.
@@ -229,9 +229,9 @@ def _parse(payloads: Mapping[str, bytes], errors: Mapping[str, KernelError]) -> 
 def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link: str) -> None:
     """Set what ``settings`` names on a link of the socket's namespace, as far as it is not so already.
 
-    Each feature must be on or off afterwards as asked: the kernel answers "done" also where it drops one
+    Each feature must be on or off afterwards as asked: the kernel also reports success when it drops one
     that depends on another. Drivers may round ring sizes and microseconds to what the hardware has. After
-    an error some of it may be set: give back what was read before, with :func:`restore_ethtool`.
+    an error some of it may be set: restore what was read before with :func:`restore_ethtool`.
 
     Raises:
         KernelError: ``operation`` is ``set-ethtool``, ``link`` is ``link``: the driver does not have a
@@ -279,7 +279,7 @@ def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
     Raises:
         KernelError: EOPNOTSUPP or EINVAL.
     """
-    lacks: list[str] = []
+    missing: list[str] = []
     excesses: list[str] = []
     for part, values in _values(settings).items():
         has = _values(found.state)[part]
@@ -287,14 +287,14 @@ def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
             if name in has:
                 excesses += _excess(part, name, value, found.state.maxima)
             elif part != "features":
-                lacks.append(f"the driver has no {PARTS[part].word} {name}")
+                missing.append(f"the driver has no {PARTS[part].word} {name}")
             elif name not in found.features.known:
-                lacks.append(f"there is no feature {name}")
+                missing.append(f"there is no feature {name}")
             elif (name in found.features.active) != bool(value):
-                lacks.append(f"feature {name} is fixed to {_text(part, not value)}")
-    if lacks or excesses:
-        number = errno_numbers.EOPNOTSUPP if lacks else errno_numbers.EINVAL
-        text = f"set ethtool settings of {link}: {'; '.join([*lacks, *excesses])}"
+                missing.append(f"feature {name} is fixed to {_text(part, not value)}")
+    if missing or excesses:
+        number = errno_numbers.EOPNOTSUPP if missing else errno_numbers.EINVAL
+        text = f"set ethtool settings of {link}: {'; '.join([*missing, *excesses])}"
         raise KernelError(text, errno=number, hint=_offer(settings, found.state), retryable=False)
 
 
@@ -388,15 +388,15 @@ def _explain(name: str, asked: bool, active: Collection[str]) -> str:
     return f"{kept}: {', '.join(reasons)}" if reasons else kept
 
 
-# --- giving back ---------------------------------------------------------------------------------------
+# --- restore -------------------------------------------------------------------------------------------
 
 
 def restore_ethtool(genl: NetlinkSocket, ifindex: int, state: EthtoolState, link: str) -> list[str]:
     """Put a link of the socket's namespace back to ``state``, as far as it can be, and read it again.
 
-    Unlike :func:`set_ethtool` one refusal stops nothing, and a feature that was asked for but not on before
-    need not be on now. Returns what is still different, as :func:`difference` says it, and then what the
-    kernel said; nothing where all is as before.
+    Unlike :func:`set_ethtool`, a refusal does not stop it, and a feature that was requested but not on before
+    need not be on now. Returns the remaining differences as :func:`difference` describes them, then the
+    kernel's errors; empty if everything is restored.
 
     Raises:
         KernelError: the link is gone (ENODEV), or netlink failed.

@@ -1,10 +1,10 @@
 """How a NIC spreads what it receives over its queues: RSS and flow rules, read and restored.
 
 By ``SIOCETHTOOL`` (``linux/ethtool.h``), because netlink sets none of it before Linux 6.17 and has no flow
-rules at all. Any socket takes this ioctl and asks its own namespace, so the netlink socket of a side will do.
-Only a list of the additional RSS contexts is not in it: that is a dump of netlink (Linux 6.11). On an older
-kernel they are not told; a context steers nothing without a flow rule that names it, and rules are restored
-on any kernel.
+rules at all. Any socket takes this ioctl and asks its own namespace, so the netlink socket of a side
+suffices. Only a list of the additional RSS contexts is not in it: that is a dump of netlink (Linux 6.11). An
+older kernel does not list them. A context steers nothing without a flow rule that names it, and rules are
+restored on any kernel.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Nic(Struct, frozen=True):
 
 
 def read_steering(nic: Nic, recorded: SteeringState | None = None) -> SteeringState:
-    """Read what the driver tells. What it refuses to tell is ``None`` or absent; with a record so is what the
+    """Read what the driver reports. What it refuses is ``None`` or absent; with a record, so is what the
     record does not have.
 
     Raises:
@@ -124,17 +124,17 @@ def _read_main(nic: Nic) -> RssContext:
     operation = "read RSS table of"
     asked = nic.ask(RSS.pack(GRSSH, 0, 0, 0, 0, 0, 0), operation)
     _, _, entries, key_bytes, _, _, _ = RSS.unpack_from(asked)
-    told = nic.ask(
+    answer = nic.ask(
         RSS.pack(GRSSH, 0, entries, key_bytes, 0, 0, 0) + bytes(4 * entries + key_bytes), operation
     )
-    _, _, _, _, function, transform, _ = RSS.unpack_from(told)
+    _, _, _, _, function, transform, _ = RSS.unpack_from(answer)
     end = RSS.size + 4 * entries
-    table = _main_table_text(told[RSS.size : end], _read_queues(nic))
-    return RssContext(0, table, told[end : end + key_bytes].hex(), function, transform)
+    table = _main_table_text(answer[RSS.size : end], _read_queues(nic))
+    return RssContext(0, table, answer[end : end + key_bytes].hex(), function, transform)
 
 
 def _read_queues(nic: Nic) -> int:
-    """The number of receive queues; 0 where the driver does not tell it."""
+    """Return the number of receive queues; 0 if the driver does not report it."""
     try:
         return int(FLOWS.unpack_from(_flows(nic, GRXRINGS, "read receive queues of"))[2])
     except KernelError:
@@ -186,18 +186,18 @@ def _u32(payload: bytes) -> int:
 
 
 def _read_hash_fields(nic: Nic, wanted: Mapping[str, int]) -> dict[str, int]:
-    """By flow. A driver that does not tell the first one is not asked for the others."""
+    """Read the hashed fields by flow. A driver that fails the first one is not asked for the others."""
     found: dict[str, int] = {}
     for flow in wanted:
         try:
-            told = _flows(nic, GRXFH, "read flow hash of", FLOW_TYPES[flow])
+            answer = _flows(nic, GRXFH, "read flow hash of", FLOW_TYPES[flow])
         except KernelError as error:  # drivers refuse the flows that they do not know with any errno
             if error.errno == errno.ENODEV:
                 raise
             if not found:
                 break
         else:
-            found[flow] = int(FLOWS.unpack_from(told)[2])
+            found[flow] = int(FLOWS.unpack_from(answer)[2])
     return found
 
 
@@ -220,15 +220,15 @@ def _read_rules(nic: Nic) -> tuple[FlowRule, ...]:
     count = int(FLOWS.unpack_from(_flows(nic, GRXCLSRLCNT, operation))[4])
     if not count:
         return ()
-    told = _flows(nic, GRXCLSRLALL, operation, last=count, room=4 * count)
-    count = min(count, int(FLOWS.unpack_from(told)[4]))
-    locations = sorted(struct.unpack_from(f"={count}I", told, RULE_LOCATIONS))
+    answer = _flows(nic, GRXCLSRLALL, operation, last=count, room=4 * count)
+    count = min(count, int(FLOWS.unpack_from(answer)[4]))
+    locations = sorted(struct.unpack_from(f"={count}I", answer, RULE_LOCATIONS))
     return tuple(_read_rule(nic, location) for location in locations)
 
 
 def _read_rule(nic: Nic, location: int) -> FlowRule:
-    told = _flows(nic, GRXCLSRULE, "read flow rules of", spec=_SPEC.pack(b"", location))
-    _, _, _, spec, context = FLOWS.unpack_from(told)
+    answer = _flows(nic, GRXCLSRULE, "read flow rules of", spec=_SPEC.pack(b"", location))
+    _, _, _, spec, context = FLOWS.unpack_from(answer)
     return FlowRule(location, spec[:160].rstrip(b"\0").hex(), context if _names_context(spec) else 0)
 
 
@@ -336,7 +336,7 @@ def _iter_removals(nic: Nic, wanted: SteeringState, found: SteeringState) -> Ite
 def _iter_writes(
     nic: Nic, wanted: SteeringState, found: SteeringState, numbers: dict[int, int]
 ) -> Iterator[Callable[[], None]]:
-    """``numbers``: of contexts that are made again, by the old one; filled by the writes."""
+    """``numbers``: old number of a context -> its new number; filled by the writes."""
     there = {context.number: context for context in found.contexts or ()}
     if wanted.rss is not None and wanted.rss != found.rss:
         yield partial(_set_rss, nic, wanted.rss, found.rss, numbers)
@@ -386,5 +386,5 @@ def _set_rss(nic: Nic, wanted: RssContext, found: RssContext | None, numbers: di
     function = wanted.function if wanted.function != before.function else 0
     head = RSS.pack(SRSSH, number, entries, len(key), function, wanted.transform, 0)
     what = f"set RSS context {wanted.number} of" if wanted.number else "set RSS of"
-    told = nic.ask(head + table + key, what)
-    numbers[wanted.number] = int(RSS.unpack_from(told)[1])
+    answer = nic.ask(head + table + key, what)
+    numbers[wanted.number] = int(RSS.unpack_from(answer)[1])

@@ -1,4 +1,4 @@
-"""What ``dranet doctor`` reads of the node besides its devices: facts, unjudged, for ``model.host_facts``.
+"""Facts of the node that only ``dranet doctor`` reads, without judgement, for ``model.host_facts``.
 
-The daemon loads none of it. Everything is read through ``kernel.sysfs``: bounded and without blocking.
+The daemon loads none of it. Everything is read through ``sysfs.files``: bounded and never blocking.
 """

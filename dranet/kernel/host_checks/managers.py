@@ -1,8 +1,7 @@
-"""Other managers of the node's links: NetworkManager, systemd-networkd, CNI configurations.
+"""Other programs of the node: managers of its links (NetworkManager, systemd-networkd, CNI), and processes.
 
-NetworkManager records in ``/run/NetworkManager/devices/<ifindex>`` whether it manages a link (there is no
-file for one that it leaves alone from the start), systemd-networkd in
-``/run/systemd/netif/links/<ifindex>``.
+``/run/NetworkManager/devices/<ifindex>`` shows whether NetworkManager manages a link (no file if it ignored
+the link from the start), ``/run/systemd/netif/links/<ifindex>`` the same for systemd-networkd.
 """
 
 from __future__ import annotations
@@ -88,10 +87,10 @@ def _iter_named(plugin: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield str(kind), value
 
 
-# Programs of the node that matter to us, by their names, and what they were let.
+# --- processes ------------------------------------------------------------------------------------------
 
 _COMM_LENGTH = 15
-"""The kernel keeps so much of a program's name (``TASK_COMM_LEN``)."""
+"""The kernel keeps this much of a program's name (``TASK_COMM_LEN``)."""
 
 NAMES = (
     "containerd",

@@ -24,7 +24,7 @@ def read_kernel_messages(path: Path = KMSG) -> list[str]:
     """The last of them, ``seconds message``; what is not about such devices is left out.
 
     Raises:
-        KernelError: they may not be read (``kernel.dmesg_restrict``), or the file does not exist.
+        KernelError: they may not be read (``kernel.dmesg_restrict``), or do not exist here.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,6 +1,6 @@
 """PCI functions and the bridges above them, from their config space (``sysfs-bus-pci``: ``config``).
 
-Root reads all 4096 bytes, everybody else the first 64. Layout and bits are those of ``linux/pci_regs.h``.
+Root reads all 4096 bytes, other users the first 64. Layout and bits are those of ``linux/pci_regs.h``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dranet.model.host_facts import PciFacts
 _DEVICES = "bus/pci/devices"
 _CONFIG_BYTES = 4096
 _PLAIN_BYTES = 64
-"""Readable without privileges."""
+"""Bytes that every user may read."""
 
 _STATUS, _HAS_LIST, _FIRST = 0x06, 0x10, 0x34
 _PCIE_ID, _ACS_ID = 0x10, 0x000D
@@ -54,7 +54,7 @@ def _word(config: bytes, offset: int) -> int | None:
 
 
 def _find_express(config: bytes) -> int:
-    """Where the PCI Express capability begins; 0 if it does not exist."""
+    """Where the PCI Express capability begins; 0 without one."""
     if not (_word(config, _STATUS) or 0) & _HAS_LIST:
         return 0
     offset = (_word(config, _FIRST) or 0) & 0xFC

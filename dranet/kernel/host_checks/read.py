@@ -1,4 +1,4 @@
-"""One reading of the node: everything that ``dranet doctor`` judges besides its devices."""
+"""One reading of the node: everything that ``dranet doctor`` checks besides its devices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read_host_facts(sysfs_root: Path, procfs_root: Path, root: Path | None, node
     """All that can be read from here.
 
     Args:
-        root: the node's own file system; ``None`` where it cannot be seen (:func:`find_root`).
-        node: a scan of its devices, which shows what is worth a look.
+        root: the node's own file system; ``None`` if it is not visible (:func:`find_root`).
+        node: a scan of its devices, which selects what is read.
     """
     warnings: list[str] = []
     sysfs, procfs = PseudoFiles(sysfs_root, warnings), PseudoFiles(procfs_root, warnings)
@@ -50,7 +50,7 @@ def find_root(procfs_root: Path) -> Path | None:
     if not sees_node(PseudoFiles(procfs_root, [])):
         return None
     is_ours = _shares_mounts(procfs_root)
-    if is_ours is None:  # only root can see it
+    if is_ours is None:  # only root may read it
         is_ours = procfs_root == Path("/proc") and not any(Path(mark).exists() for mark in _CONTAINER_MARKS)
     if is_ours:
         return Path("/")

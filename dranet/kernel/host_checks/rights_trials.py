@@ -1,4 +1,4 @@
-"""Does the kernel let this process do what the driver will do? Each call is tried where it changes nothing.
+"""Try the calls that the driver needs, where they change nothing.
 
 A seccomp profile cannot be read back, so it is asked. For ``dranet doctor``; names are those of the rules of
 the profile.

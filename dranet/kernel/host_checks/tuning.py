@@ -1,4 +1,4 @@
-"""How the node is tuned: clock and sleep of its CPUs, memory, swap.
+"""How the node is tuned: its kernel, clock and sleep of its CPUs, memory, swap, flow control of its links.
 
 Sources: ``Documentation/admin-guide/pm/{cpufreq,cpuidle}.rst``, ``mm/transhuge.rst``,
 ``sysctl/{kernel,vm}.rst`` and ``adjtimex(2)``.
@@ -26,7 +26,7 @@ _THP = "kernel/mm/transparent_hugepage"
 _CHOSEN = re.compile(r"\[(\w+(?:\+\w+)?)\]")
 _HUGE = re.compile(r"hugepages-([0-9]{1,9})kB")
 _TIME_ERROR = 5
-"""What ``adjtimex(2)`` returns while the clock is not synchronised."""
+"""The result of ``adjtimex(2)`` while the clock is not synchronised."""
 _TIMEX_BYTES = 512
 """``struct timex`` has 208 on 64-bit machines."""
 
@@ -60,7 +60,7 @@ def _chosen(text: str) -> str:
 
 
 def _read_idle_states(sysfs: PseudoFiles) -> Iterable[IdleState]:
-    """Read the states of the first CPU: the others have the same."""
+    """Read the idle states of the first CPU: the others have the same ones."""
     folder = f"{_CPUS}/cpu0/cpuidle"
     for number in sysfs.numbered(folder, "state"):
         state = f"{folder}/state{number}"
@@ -86,7 +86,7 @@ def _read_swaps(table: str) -> tuple[str, ...]:
 
 
 def ask_clock() -> bool | None:
-    """Whether the clock is synchronised, according to the kernel; the same in a container."""
+    """Whether the clock is synchronised, from the kernel: the answer is the same in a container."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -94,7 +94,7 @@ def ask_clock() -> bool | None:
     return None if state < 0 else state != _TIME_ERROR
 
 
-# The running kernel: its release, what it was built with, its command line and modules.
+# --- the running kernel: release, build options, command line and modules -------------------------------
 
 MODULES = (
     "amdgpu",
@@ -107,7 +107,7 @@ MODULES = (
     "rdma_cm",
     "rdma_ucm",
 )
-"""A module is here also where it is built in, if it has a parameter or a version."""
+"""A built-in module is also found here if it has a parameter or a version."""
 
 _OPTIONS = frozenset({"NET_NS", *SOFT_OPTIONS})
 
@@ -156,9 +156,8 @@ def _unpack(packed: bytes) -> bytes:
         return b""
 
 
-# What keeps an Ethernet fabric with RDMA from losing packets, as far as the kernel reports it.
-#
-# PFC by DCB netlink (``kernel.pause_counters``), readable for every user. ECN by the files that mlx5 of
+# --- flow control, which keeps an Ethernet fabric with RDMA lossless ------------------------------------
+# PFC from DCB netlink (``netlink.dcb``), which every user may read. ECN from the files that the mlx5 of
 # NVIDIA's own driver package has below the interface (``ecn/roce_np``, ``ecn/roce_rp``); the kernel's mlx5
 # has them in debugfs, which is not read.
 
@@ -178,7 +177,7 @@ def read_flows(sysfs: PseudoFiles, ifnames: Iterable[str]) -> tuple[FlowFacts, .
 
 
 def read_pfc(ifnames: Iterable[str]) -> dict[str, int]:
-    """Bits of the priorities with PFC; an interface whose driver does not report it is left out."""
+    """Bits of the priorities with PFC; interfaces whose driver does not report them are left out."""
     found: dict[str, int] = {}
     try:
         with NetlinkSocket.open() as rtnl:
@@ -200,7 +199,7 @@ def _ask_pfc(rtnl: NetlinkSocket, ifname: str) -> int | None:
 
 
 def parse_pfc(payload: bytes) -> int | None:
-    """The enabled priorities of the answer; ``None`` without PFC in it."""
+    """Parse the answer; ``None`` if it does not contain PFC."""
     pfc = find_flow_control(payload)
     return pfc[_PFC_ENABLED] if len(pfc) > _PFC_ENABLED else None
 

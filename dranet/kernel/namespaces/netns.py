@@ -43,7 +43,7 @@ _NO_PROPAGATION = "if its pod runs, mount its folder with mountPropagation: Host
 
 
 class NetworkNamespace:
-    """An open network namespace. As long as it is open the kernel keeps the namespace alive.
+    """An open network namespace. While it is open the kernel keeps the namespace alive.
 
     Equality is identity of the namespace, not of the path that led to it.
     """
@@ -158,7 +158,7 @@ class NetworkNamespace:
     def enter(self) -> Iterator[Visit]:
         """Keep one thread inside the namespace, for several calls in a row.
 
-        That the namespace could not be entered is told by the first call.
+        The first call raises the error if the namespace cannot be entered.
         """
         visit = Visit(self._fd)
         try:
@@ -336,7 +336,7 @@ def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
 
 
 def _read_cookie() -> int:
-    """Of the calling thread's namespace, by a socket that needs no address family but the cheapest."""
+    """Read the cookie of the calling thread's namespace through a socket of the cheapest family."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         return int.from_bytes(
             probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, _COOKIE_BYTES), sys.byteorder
@@ -355,10 +355,10 @@ _NAMED = Path("/run/netns")
 
 @contextmanager
 def find_netns(netns_id: str, near: str = "") -> Iterator[NetworkNamespace | None]:
-    """Open the namespace that ``read_netns_id`` names so; ``None`` where nobody is found in it.
+    """Open the namespace with this id (``read_netns_id``); ``None`` if no process or mount of it is found.
 
     Enters each namespace of the node that it has rights for, a third of a millisecond each. ``near`` is a
-    path beside which namespaces are mounted, too.
+    path whose folder is also searched for mounts.
     """
     found = _find(netns_id, near) if netns_id else None
     if found is None:
@@ -376,7 +376,7 @@ def _find(netns_id: str, near: str) -> NetworkNamespace | None:
         with suppress(OSError, KernelError):  # it ended meanwhile, or is not for us
             status = path.stat()
             identity = status.st_dev, status.st_ino
-            if stat.S_ISREG(status.st_mode) and identity not in seen:  # to open a pipe takes for ever
+            if stat.S_ISREG(status.st_mode) and identity not in seen:  # opening a pipe would block
                 seen.add(identity)
                 if (match := open_netns(str(path), netns_id)) is not None:
                     return match

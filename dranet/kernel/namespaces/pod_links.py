@@ -1,4 +1,4 @@
-"""Links inside pods: what the host cannot see, told by the kernel inside each pod's network namespace.
+"""Links inside pods, which the host cannot see: notifications from each pod's network namespace.
 
 A netlink socket stays in the namespace where it was opened, wherever its reader runs. So one socket for
 each pod is opened in its namespace, joins the notifications of links and is read on the event loop; for
@@ -101,7 +101,7 @@ class PodLinks:
         return tuple(self._followed)
 
     def get_links(self, pod_uid: str) -> Sequence[CountedLink]:
-        """The pod's links as last told; empty for a pod that was not looked at yet."""
+        """The pod's links as last reported; empty for a pod that was not read yet."""
         followed = self._followed.get(pod_uid)
         return tuple(followed.links.values()) if followed else ()
 
@@ -112,7 +112,7 @@ class PodLinks:
         for uid, followed in self._followed.items():
             try:
                 opened[uid] = NetworkNamespace.from_fd(followed.netns.fileno())
-            except (KernelError, OSError, ValueError) as error:  # no descriptor left, say
+            except (KernelError, OSError, ValueError) as error:  # for example, no descriptor left
                 log.debug("namespace of pod %s: %s", uid, error)
         return opened
 
@@ -156,7 +156,7 @@ class PodLinks:
 
 
 class _FollowedPod:
-    """One pod: its namespace, the socket inside, and what was told. Lives on the event loop."""
+    """One pod: its namespace, the socket inside, and the reported links. Used on the event loop."""
 
     def __init__(self, netns: NetworkNamespace, on_change: Callable[[], None]) -> None:
         self.netns = netns
@@ -174,7 +174,7 @@ class _FollowedPod:
         self._is_listening = False
         self._is_closed = False
         self._unseen: set[int] | None = None
-        """While all links are asked for: those that were not told yet, and may be gone."""
+        """During a dump: links that were not reported yet and may be gone."""
 
     async def open(self) -> None:
         """Open the socket, in a thread that is in the namespace, and begin to listen."""
@@ -199,7 +199,7 @@ class _FollowedPod:
                 self._release()
 
     def ask(self) -> None:
-        """Have all links told again; not while the answer to an earlier question is still coming."""
+        """Request all links again, unless the answer to an earlier request is still arriving."""
         if self._sock is None or self._unseen is not None:
             return
         body = link_header()
@@ -246,11 +246,11 @@ class _FollowedPod:
             return
         before = dict(self.links)
         chunks, is_lost = _drain(self._sock)
-        told = sum(self._take_in(chunk) for chunk in chunks)
+        messages = sum(self._take_in(chunk) for chunk in chunks)
         if is_lost:
             self._unseen = None  # the end of an answer may be among what was lost
             self.ask()
-        if told > STORM_MESSAGES or is_lost:
+        if messages > STORM_MESSAGES or is_lost:
             self._schedule_look(in_storm=True)
         else:
             self._loop.add_reader(self._sock.fileno(), self._schedule_look)
@@ -258,7 +258,7 @@ class _FollowedPod:
             self._on_change()
 
     def _take_in(self, chunk: bytes) -> int:
-        """Note what a datagram says; how many messages it has."""
+        """Note the messages of a datagram; returns how many they are."""
         count = 0
         try:
             for kind, _, _, payload in parse_messages(chunk):
@@ -269,7 +269,7 @@ class _FollowedPod:
         return count
 
     def _note(self, kind: int, payload: bytes) -> None:
-        if kind == NLMSG_ERROR:  # an earlier answer has not ended: what it did not tell may still come
+        if kind == NLMSG_ERROR:  # an earlier answer has not ended: the rest may still arrive
             self._unseen = None
         elif kind == NLMSG_DONE:
             for ifindex in self._unseen or ():
@@ -278,7 +278,7 @@ class _FollowedPod:
         elif kind in (RTM_NEWLINK, RTM_DELLINK) and payload[:1] == bytes([socket.AF_UNSPEC]):
             try:
                 self._note_link(decode(parse_counted_link, payload), is_gone=kind == RTM_DELLINK)
-            except KernelError as error:  # a name of odd bytes, say; it must not hide the links behind it
+            except KernelError as error:  # such as a name of odd bytes; it must not hide the links behind it
                 log.debug("odd message about a pod's link: %s", error)
 
     def _note_link(self, seen: CountedLink, *, is_gone: bool) -> None:
@@ -295,7 +295,7 @@ class _FollowedPod:
 
 
 def _drain(sock: socket.socket) -> tuple[Iterable[bytes], bool]:
-    """What the kernel has to say now, and whether it had more to say than the buffer holds."""
+    """Read the waiting datagrams; returns them and whether the buffer overflowed."""
     chunks: list[bytes] = []
     is_lost = False
     for _ in range(_MOST_CHUNKS):
@@ -314,7 +314,7 @@ def _drain(sock: socket.socket) -> tuple[Iterable[bytes], bool]:
 
 
 def _open_notifications() -> socket.socket:
-    """Of links, in the calling thread's namespace."""
+    """Open a socket for link notifications in the calling thread's namespace."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.bind((0, 0))  # without an address of its own the kernel takes the socket for itself and skips it

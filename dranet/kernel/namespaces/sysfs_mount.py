@@ -1,12 +1,12 @@
-"""sysfs as a pod sees it: a mount of our own that nobody else can find.
+"""sysfs as a pod sees it, in a private mount that no other process can find.
 
-sysfs shows the network and RDMA devices of the namespace in which it was mounted, whoever reads it. So for a
-device that is in a pod one is mounted there, on a file descriptor and nowhere in the tree of mounts
-(``fsopen(2)``, ``fsmount(2)``, Linux 5.2), and read through that.
+sysfs shows the network and RDMA devices of the namespace in which it was mounted, to every reader. To read a
+device in a pod, sysfs is mounted there on a file descriptor, outside the tree of mounts (``fsopen(2)``,
+``fsmount(2)``, Linux 5.2).
 
 All mounts of one namespace's sysfs are of one file system, and that is read-only where a container runtime
-was the first to mount it, for the pod's first container. Who writes makes it writable meanwhile; the mounts
-that containers have are read-only by themselves.
+was the first to mount it, for the pod's first container. A writer makes it writable meanwhile; the
+containers' own mounts are read-only themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Place(Protocol):
 
 @contextmanager
 def open_sysfs(place: Place, *, writable: bool = False) -> Iterator[Path]:
-    """The root of a sysfs that shows what is in ``place``, for as long as the context lasts.
+    """Yield the root of a sysfs that shows the devices in ``place``, for the time of the context.
 
     Raises:
         KernelError: the namespace could not be entered, or the kernel refused the mount.
@@ -61,7 +61,7 @@ def open_sysfs(place: Place, *, writable: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def _made_writable(mount: int) -> Iterator[None]:
-    """The file system below a mount, where it is read-only, for as long as the context lasts."""
+    """Make the file system below a mount writable for the time of the context."""
     if not os.fstatvfs(mount).f_flag & os.ST_RDONLY:
         yield
         return
@@ -69,7 +69,7 @@ def _made_writable(mount: int) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(KernelError):  # somebody who may is writing there now, too
+        with suppress(KernelError):  # another process is writing there
             _reconfigure(mount, b"ro")
 
 

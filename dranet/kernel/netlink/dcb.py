@@ -47,7 +47,7 @@ _SETTINGS: Mapping[str, tuple[int, int, int]] = {
 
 
 def read_dcb(rtnl: NetlinkSocket, ifname: str) -> DcbState:
-    """Read the settings of a link of the socket's namespace; empty where its driver does not tell any.
+    """Read the settings of a link of the socket's namespace; empty if its driver reports none.
 
     Raises:
         KernelError: the link is gone (ENODEV).
@@ -69,8 +69,8 @@ def parse_dcb(payload: bytes) -> DcbState:
     found = dict(iter_attributes(payload, _HEADER.size))
     ieee = dict(iter_attributes(found.get(ATTR_IEEE, b"")))
     settings = {
-        name: ieee[kind][:told].hex()
-        for name, (kind, told, size) in _SETTINGS.items()
+        name: ieee[kind][:used].hex()
+        for name, (kind, used, size) in _SETTINGS.items()
         if len(ieee.get(kind, b"")) >= size
     }
     if ATTR_DCBX in found:
@@ -147,7 +147,7 @@ def _request(kind: int, command: int, ifname: str, *attributes: bytes, operation
 
 
 def _write(rtnl: NetlinkSocket, request: Request) -> None:
-    """Send one write. The kernel acknowledges it and puts what the driver said into the answer, one byte.
+    """Send one write. The kernel acknowledges it and adds the driver's result to the answer, one byte.
 
     Raises:
         KernelError: the kernel or the driver refused.
@@ -166,7 +166,7 @@ _PFC = struct.Struct("@BBBxH2x8Q8Q")
 
 
 class Pauses(Struct, frozen=True):
-    """Of one priority that has flow control."""
+    """Pause frames of one priority that has flow control."""
 
     priority: int
     transmitted: int
@@ -188,10 +188,10 @@ def find_flow_control(payload: bytes) -> bytes:
 
 def parse_pauses(payload: bytes) -> tuple[Pauses, ...]:
     """The priorities that have flow control; raises what ``rtnl.decode`` turns into a ``KernelError``."""
-    told = find_flow_control(payload)
-    if len(told) < _PFC.size:
+    pfc = find_flow_control(payload)
+    if len(pfc) < _PFC.size:
         return ()
-    _, enabled, _, _, *frames = _PFC.unpack_from(told)
+    _, enabled, _, _, *frames = _PFC.unpack_from(pfc)
     return tuple(
         Pauses(priority, frames[priority], frames[8 + priority])
         for priority in range(8)

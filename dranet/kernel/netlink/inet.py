@@ -150,7 +150,7 @@ def dump_addresses_request(ifindex: int = 0) -> Request:
 
 
 def address_key(address: Address) -> tuple[str, str]:
-    """What tells addresses of one link apart, in canonical text."""
+    """The identity of an address of one link, in canonical text."""
     local = ip_interface(address.cidr)
     return (str(local.ip), str(ip_interface(address.peer))) if address.peer else (str(local), "")
 
@@ -287,7 +287,7 @@ def route_contains(payload: bytes, address: bytes) -> bool:
 
 
 def is_plain_route(payload: bytes) -> bool:
-    """Whether :class:`Route` says everything of the route: no next-hop list, encapsulation, ToS or source
+    """Whether :class:`Route` expresses all of the route: no next-hop list, encapsulation, ToS or source
     prefix."""
     _, _, source_length, tos, *_ = _ROUTE.unpack_from(payload)
     special = parse_attributes(payload, _ROUTE.size, frozenset({RTA_MULTIPATH, RTA_ENCAP}))
@@ -467,10 +467,10 @@ _MEMBER = struct.Struct("=IBBH")
 
 
 def parse_routes(rtnl: NetlinkSocket, payloads: Iterable[bytes], warnings: list[str]) -> list[Route]:
-    """Parse RTM_NEWROUTE messages, with the outputs of their nexthop objects where they tell no others.
+    """Parse RTM_NEWROUTE messages, with the outputs of their nexthop objects if they name no others.
 
-    A unicast route that still has no output named an object that is gone by now, or that the kernel refused
-    to tell of.
+    A unicast route that still has no output named an object that is gone meanwhile, or that the kernel
+    refused to return.
 
     Raises:
         KernelError: netlink itself failed.
@@ -492,8 +492,8 @@ def _parse_with_object(payload: bytes) -> tuple[Route, int] | None:
 
 
 def read_outputs(rtnl: NetlinkSocket, numbers: Collection[int]) -> Mapping[int, tuple[int, ...]]:
-    """Nexthop object -> the ifindexes that it leads to, of a group those of every member. Empty where one of
-    them cannot be told.
+    """Map each nexthop object to the ifindexes that it leads to; a group to those of all members. Empty if
+    one of them is unknown.
 
     Raises:
         KernelError: netlink itself failed.
@@ -514,7 +514,7 @@ def _members(found: Mapping[int, bytes]) -> list[int]:
 
 
 def _read_objects(rtnl: NetlinkSocket, numbers: Iterable[int]) -> dict[int, dict[int, bytes]]:
-    """The attributes of each object that the kernel tells of."""
+    """Return the attributes of each object that the kernel reports."""
     ordered = sorted(numbers)
     objects: dict[int, dict[int, bytes]] = {}
     for number, outcome in zip(ordered, rtnl.batch([_get_request(n) for n in ordered]), strict=True):
@@ -524,7 +524,7 @@ def _read_objects(rtnl: NetlinkSocket, numbers: Iterable[int]) -> dict[int, dict
 
 
 def parse_nexthop(payload: bytes) -> dict[int, bytes]:
-    """Parse RTM_NEWNEXTHOP: the attributes that say where it leads."""
+    """Parse RTM_NEWNEXTHOP: the attributes that define where it leads."""
     found = parse_attributes(payload, _HEADER.size, frozenset({NHA_GROUP, NHA_OIF}))
     if len(found.get(NHA_GROUP, b"")) % _MEMBER.size:
         raise ValueError(f"nexthop group of {len(found[NHA_GROUP])} bytes")

@@ -49,8 +49,8 @@ _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
 def canonical_rule(rule: AddRule) -> AddRule:
-    """The same rule in the one spelling that :func:`parse_rule` gives: a mark of which no bit counts is none
-    for the kernel."""
+    """Return the rule in the spelling of :func:`parse_rule`: for the kernel a mark with an empty mask does
+    not exist."""
     is_marked = rule.mark is not None and bool(rule.mark or rule.mask != 0)
     return replace(
         rule,
@@ -71,7 +71,8 @@ def _canonical_prefix(prefix: str) -> str:
 
 
 def parse_rule(payload: bytes) -> AddRule | None:
-    """Parse RTM_NEWRULE; ``None`` for one that :class:`AddRule` cannot say (goto, ports, user ids ...)."""
+    """Parse RTM_NEWRULE; ``None`` for one that :class:`AddRule` cannot express (goto, ports, user ids
+    ...)."""
     family, destination_length, source_length, tos, _, action, flags = _RULE.unpack_from(payload)
     if family not in _FAMILIES.values() or action != FR_ACT_TO_TBL or tos or flags & ~_STATE_FLAGS:
         return None
@@ -108,7 +109,7 @@ def is_of_local_or_main(payload: bytes) -> bool:
 
 
 def parse_lookup(payload: bytes) -> Rule | None:
-    """Parse RTM_NEWRULE as far as it says whose traffic looks up which table; ``None`` for one that looks up
+    """Parse the part of RTM_NEWRULE that selects traffic and its table; ``None`` for one that looks up
     none (``goto``, ``unreachable`` ...) or that of a VRF (``l3mdev``), whose outputs are ports of the VRF."""
     family, destination_length, source_length, _, _, action, flags = _RULE.unpack_from(payload)
     found = parse_attributes(payload, _RULE.size, _LOOKUP)

@@ -42,8 +42,8 @@ RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME, RDMA_ATTR_NODE_GUID, RDMA_ATTR_NDEV_IND
 RDMA_ATTR_SYS_NETNS_MODE, RDMA_ATTR_NET_NS_FD = 66, 68
 _NETNS_MODE_EXCLUSIVE = 0
 RDMA_NL_GROUP_NOTIFY = 4
-"""Multicast group of devices and their network interfaces that come and go (Linux 6.12). Renames are told by
-uevents and by rtnetlink."""
+"""Multicast group of devices and their network interfaces that come and go (Linux 6.12). Renames are reported
+by uevents and by rtnetlink."""
 
 
 def read_netns_exclusive(warnings: list[str]) -> bool:
@@ -67,9 +67,9 @@ def _is_exclusive(answer: Message) -> bool:
 
 
 def open_rdma_notifications() -> socket.socket | None:
-    """A non-blocking socket on which :func:`parse_rdma_changes` may be read; ``None`` where there is no RDMA.
+    """Open a non-blocking socket for :func:`parse_rdma_changes`; ``None`` without RDMA.
 
-    An older kernel takes the membership and never says anything.
+    An older kernel accepts the membership and never sends anything.
     """
     try:
         sock = open_raw_socket(NETLINK_RDMA)
@@ -175,7 +175,7 @@ LOST_WITH_LINK = (
 def describe_driver(identity: RdmaIdentity) -> str:
     """The driver of its PCI function, as `` (bnxt_en)``; for the text of an error."""
     if not (identity.node_guid or identity.pci_address):
-        return ""  # a record of an earlier version does not say what it is
+        return ""  # a record of an earlier version does not have it
     sysfs = PseudoFiles(Path("/sys"), [])
     driver = sysfs.link(f"bus/pci/devices/{identity.pci_address}/driver") if identity.pci_address else ""
     name = driver.rpartition("/")[2] or ("" if identity.pci_address else "software RDMA")

@@ -86,7 +86,7 @@ _LINK_ATTRIBUTES = frozenset(
 _INFO_ATTRIBUTES = frozenset({IFLA_INFO_KIND, IFLA_INFO_DATA})
 
 _NO_XDP = attribute_u8(IFLA_XDP_ATTACHED, 0)[:5]
-"""What the kernel says of almost every link; the last byte, the mode, is 0 where no program is attached."""
+"""What the kernel reports for almost every link; the last byte, the mode, is 0 without a program."""
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def parse_link_name(payload: bytes) -> tuple[int, str]:
 
 
 def reports_netns_immutable(payload: bytes) -> bool:
-    """Whether the kernel says of its links which are pinned to their namespace (Linux 6.15)."""
+    """Whether the kernel reports which links are pinned to their namespace (Linux 6.15)."""
     return bool(parse_attributes(payload, _LINK.size, frozenset({IFLA_NETNS_IMMUTABLE})))
 
 
@@ -184,7 +184,8 @@ def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[s
     """The PCI function that carries the link, and whether the link is virtual.
 
     Netlink names the function itself for a plain NIC (Linux 5.14); behind virtio or an auxiliary bus, and on
-    older kernels, the home in sysfs tells. A link that sysfs does not show is virtual if it has a kind.
+    older kernels, the path in sysfs identifies it. A link that sysfs does not show is virtual if it has a
+    kind.
     """
     if parent_bus == "pci":
         return parent_device, False
@@ -210,7 +211,7 @@ def _altnames(properties: bytes) -> tuple[str, ...]:
 
 
 def parse_link_data(payload: bytes, wanted: frozenset[int]) -> dict[int, bytes]:
-    """What RTM_NEWLINK says of the link's own kind (``IFLA_INFO_DATA``)."""
+    """Return the data of the link's own kind in RTM_NEWLINK (``IFLA_INFO_DATA``)."""
     found = parse_attributes(payload, _LINK.size, frozenset({IFLA_LINKINFO}))
     info = parse_attributes(found.get(IFLA_LINKINFO, b""), 0, frozenset({IFLA_INFO_DATA}))
     return parse_attributes(info.get(IFLA_INFO_DATA, b""), 0, wanted)

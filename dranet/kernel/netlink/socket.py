@@ -261,7 +261,7 @@ class NetlinkSocket:
         The kernel works through them in order and does not stop at a refusal.
 
         Raises:
-            KernelError: the socket itself failed (nothing can be said of the requests).
+            KernelError: the socket itself failed (the results of the requests are unknown).
         """
         outcomes: list[Outcome] = []
         for start in range(0, len(requests), _REQUESTS_PER_SEND):

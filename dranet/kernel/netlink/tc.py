@@ -1,9 +1,9 @@
 """Traffic control over rtnetlink: qdiscs, classes and filters of a link, read and written.
 
 Layouts and numbers are those of ``linux/rtnetlink.h``, ``pkt_sched.h``, ``pkt_cls.h`` and
-``tc_act/tc_mirred.h``. ``parse_*`` and ``*_request`` do no I/O. What somebody put on a link is kept as the
-kernel tells it, so that kinds we know nothing of come back too; ``_REPAIRS`` has what it tells otherwise than
-it takes it. It refuses choke, gred and red, which want tables that it does not tell.
+``tc_act/tc_mirred.h``. ``parse_*`` and ``*_request`` do no I/O. Items are kept as the kernel
+reports them, so that unknown kinds are also restored; ``_REPAIRS`` converts what it reports in another form
+than it accepts. It refuses choke, gred and red, whose tables it does not report.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NS_PER_TICK = 64
 # linux/pkt_cls.h, linux/tc_act/tc_mirred.h
 TCA_BPF_NAME, TCA_BPF_ID = 7, 11
 _ETH_P_ALL = 0x0300
-"""In network order, as it stands in ``tcm_info``."""
+"""In network order, as in ``tcm_info``."""
 _TCA_U32_SEL, _TCA_U32_ACT = 5, 7
 _TC_U32_TERMINAL = 1
 _TCA_ACT_KIND, _TCA_ACT_OPTIONS, _TCA_MIRRED_PARMS = 1, 2, 2
@@ -64,14 +64,14 @@ _RATE = struct.Struct("=BBHhHI")
 """``struct tc_ratespec``: cell_log, linklayer, overhead, cell_align, mpu, rate in bytes per second."""
 
 _CLASS_KINDS = frozenset({"htb", "hfsc", "drr", "qfq"})
-"""Kinds whose classes somebody makes; the others make theirs by themselves."""
+"""Kinds whose classes are created by requests; the others create their own."""
 
 
 # --- what is on a link ----------------------------------------------------------------------------------
 
 
 def read_traffic_control(rtnl: NetlinkSocket, ifindex: int) -> tuple[TrafficControl, ...]:
-    """Qdiscs and classes that somebody put on the link, parents before children, else by handle.
+    """Read the qdiscs and classes that a program added to the link, parents before children, else by handle.
 
     The kernel's own defaults have no handle (nor have the queues' below ``mq`` and the packets' below a
     class) and come back by themselves. Counters are left out, so that two readings can be compared.
@@ -127,7 +127,7 @@ _PLACES: Mapping[int, str] = {
 
 
 class Qdisc(Struct, frozen=True):
-    """A qdisc of a link, and what of it cannot be said in a :class:`TrafficControl`."""
+    """A qdisc of a link, and the part of it that a :class:`TrafficControl` cannot express."""
 
     item: TrafficControl
     blocks: tuple[int, ...] = ()
@@ -176,7 +176,7 @@ def _parents_first(items: Sequence[TrafficControl]) -> tuple[TrafficControl, ...
     by_handle = {item.handle: item for item in items}
 
     def depth(item: TrafficControl) -> int:
-        """How many of ``items`` stand above; a chain of parents has no end only in a message of noise."""
+        """Count the parents among ``items``; only a corrupt message has an endless chain."""
         seen = {item.handle}
         above = _above(item, by_handle)
         while above is not None and above.handle not in seen:
@@ -195,7 +195,7 @@ def _above(item: TrafficControl, by_handle: Mapping[int, TrafficControl]) -> Tra
     return by_handle.get(item.parent) or by_handle.get(item.parent & 0xFFFF0000)
 
 
-# --- what the kernel tells otherwise than it takes it ---------------------------------------------------
+# --- options that the kernel reports in another form than it accepts ------------------------------------
 
 
 def _repair(kind: str, options: bytes) -> bytes:
@@ -204,8 +204,8 @@ def _repair(kind: str, options: bytes) -> bytes:
 
 
 def _repair_htb(options: bytes) -> bytes:
-    """``struct tc_htb_glob``: the version is told as 3.17 and taken as 3; packets sent past all classes are
-    counted."""
+    """``struct tc_htb_glob``: the version is reported as 3.17 and accepted as 3; packets that bypass all
+    classes are counted."""
     version, quantum, default, debug, _ = struct.unpack("=5I", dict(iter_attributes(options))[2][:20])
     init = struct.pack("=5I", version >> 16 or version, quantum, default, debug, 0)
     return _replaced(options, {2: lambda _: init})
@@ -231,8 +231,8 @@ def _repair_times(options: bytes, kinds: frozenset[int]) -> bytes:
     return _replaced(options, dict.fromkeys(kinds, _one_more))
 
 
-def _one_more(told: bytes) -> bytes:
-    return _U32.pack(min(_U32.unpack(told)[0] + 1, 2**32 - 1))
+def _one_more(reported: bytes) -> bytes:
+    return _U32.pack(min(_U32.unpack(reported)[0] + 1, 2**32 - 1))
 
 
 _REPAIRS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -279,7 +279,7 @@ class Filter(Struct, frozen=True):
 
     @property
     def is_hash_table(self) -> bool:
-        """A table of u32, which stands among its filters."""
+        """A table of u32, which is listed among its filters."""
         return self.kind == "u32" and not self.handle & 0xFFF
 
 
@@ -291,7 +291,7 @@ def read_hook_filters(rtnl: NetlinkSocket, ifindex: int, parent: int) -> list[Fi
     """
     payloads = rtnl.dump(dump_filters_request(ifindex, parent))
     filters = (decode(parse_filter, payload) for payload in payloads)
-    # Filters of a block that several links share do not tell the parent.
+    # Filters of a block that several links share do not have the parent.
     return [replace(found, parent=parent) for found in filters if found is not None]
 
 
@@ -311,7 +311,7 @@ def parse_filter(payload: bytes) -> Filter | None:
 
 
 def read_filters(rtnl: NetlinkSocket, ifindex: int) -> tuple[str, ...]:
-    """What is on the link beside its qdiscs and classes and cannot be put there again, in words.
+    """Describe what is on the link besides its qdiscs and classes, and cannot be restored.
 
     Filters that are no programs of the traffic hooks (``u32 filter 800::800 on ingress``), blocks of filters
     that several links share, and size tables.
@@ -362,13 +362,13 @@ def delete_filter_request(ifindex: int, found: Filter, link: str) -> Request:
 
 
 class TokenBucket(Struct, frozen=True):
-    """What a tbf qdisc is told: tokens and queue in bytes."""
+    """Parameters of a tbf qdisc: tokens and queue in bytes."""
 
     bytes_per_second: int
     burst_bytes: int
     """The most that passes at once; a larger packet never does. At most 2**32 - 1."""
     limit_bytes: int
-    """Of the queue before it."""
+    """Limit of the queue in front of it."""
 
 
 def set_bucket_request(ifindex: int, handle: int, bucket: TokenBucket, link: str) -> Request:
@@ -394,7 +394,7 @@ def add_hooks_request(ifindex: int, link: str) -> Request:
 
 
 def delete_qdisc_request(ifindex: int, handle: int, parent: int, link: str) -> Request:
-    """Remove a qdisc and all below it; ENOENT where there is none, EINVAL where there is another."""
+    """Remove a qdisc and all below it; ENOENT if it does not exist, EINVAL if another one does."""
     body = TCMSG.pack(0, ifindex, handle, parent, 0)
     return Request(RTM_DELQDISC, body, operation=f"remove qdisc {format_handle(handle)} of", link=link)
 
@@ -418,7 +418,7 @@ def redirect_request(ifindex: int, target_ifindex: int, priority: int, link: str
 
 
 def delete_redirect_request(ifindex: int, priority: int, link: str) -> Request:
-    """Remove u32 filters of one priority from the ingress hook; ENOENT or EINVAL where there are none."""
+    """Remove u32 filters of one priority from the ingress hook; ENOENT or EINVAL if none exist."""
     body = TCMSG.pack(0, ifindex, 0, CLSACT_INGRESS, priority << 16 | _ETH_P_ALL)
     body += attribute_text(TCA_KIND, "u32")
     return Request(RTM_DELTFILTER, body, operation="remove redirection of", link=link)

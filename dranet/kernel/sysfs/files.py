@@ -2,11 +2,10 @@
 
 A fact that the kernel does not give is empty or ``None``; a file that ought to be readable and is not
 becomes one line of ``warnings``, so that one odd device never hides the others. The rules of sysfs are in
-``Documentation/filesystems/sysfs.rst``; which error means "no such fact" is said at ``_NO_FACT``.
+``Documentation/filesystems/sysfs.rst``; ``_NO_FACT`` lists the errors that mean "no such fact".
 
-The files are taken for hostile: drivers from outside the kernel fill them, and the root may lead into a tree
-that somebody made. So every read is bounded, waits for nobody, and gives text that a log and a JSON document
-can hold.
+The files are considered hostile: out-of-tree drivers fill them, and the root may be a tree made by hand.
+Every read is bounded, never blocks, and returns text that a log and a JSON document can hold.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ MOST_ENTRIES = 32_768
 """Names taken from one directory: three times the 10,000 links that a node is expected to bear."""
 
 MOST_WARNINGS = 500
-"""Lines that one reader may write. Whoever has read so many does not need the next ten thousand."""
+"""Most lines that one reader may write."""
 
 _LONGEST_WARNING = 400
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""Opening must wait for nobody: a FIFO where a file is expected has no writer."""
+"""Opening must not block: a FIFO in the place of a file has no writer."""
 
 _BLANK = " \t\r\n\v\f\0"
 
@@ -77,15 +76,15 @@ class PseudoFiles:
         self.warnings = warnings
 
     def warn(self, path: str, problem: str) -> None:
-        """Add one printable line about ``path``; after 500 a last one says that there is more."""
+        """Add one printable line about ``path``; after 500 a last one reports that there are more."""
         self._count += 1
         if self._count <= MOST_WARNINGS:
             self.warnings.append(_one_line(f"{self._root}/{path}: {problem}"))
         elif self._count == MOST_WARNINGS + 1:
-            self.warnings.append(_one_line(f"{self._root}: more is odd than these {MOST_WARNINGS} lines say"))
+            self.warnings.append(_one_line(f"{self._root}: more problems than these {MOST_WARNINGS} lines"))
 
     def has(self, folder: str) -> bool:
-        """Whether there is such a directory; not where it cannot be told."""
+        """Whether the directory exists; false if that is unknown."""
         try:
             return Path(self._root, folder).is_dir()
         except OSError:
@@ -103,8 +102,8 @@ class PseudoFiles:
         return self._printable(path, content.decode(errors="surrogateescape").strip(_BLANK))
 
     def whole_text(self, path: str) -> str:
-        """As :meth:`text` for files of many lines (``/proc/devices``): the first 256 KiB, as they are but
-        for bytes that are no UTF-8."""
+        """As :meth:`text` for files of many lines (``/proc/devices``): the first 256 KiB, without
+        bytes that are not UTF-8."""
         content = self._read(path, _read_whole)
         if len(content) > _WHOLE_BYTES:
             self.warn(path, f"cut: more than {_WHOLE_BYTES} bytes")
@@ -148,7 +147,7 @@ class PseudoFiles:
         return number
 
     def link(self, path: str) -> str:
-        """The text of a symbolic link; empty where there is none."""
+        """Return the text of a symbolic link; empty if it does not exist."""
         folder, _, name = path.rpartition("/")
         return self.links(folder, (name,)).get(name, "")
 
@@ -174,8 +173,10 @@ class PseudoFiles:
         return found
 
     def entries(self, path: str) -> list[str]:
-        """Sorted names in a directory, 32,768 at most; empty where there is none. Names that are not UTF-8
-        are left out, since no fact could carry them."""
+        """Return the sorted names in a directory, 32,768 at most; empty if it does not exist.
+
+        Names that are not UTF-8 are left out, since no fact could hold them.
+        """
         try:
             with os.scandir(f"{self._root}/{path}") as entries:
                 names = [entry.name for entry in islice(entries, MOST_ENTRIES + 1)]
@@ -193,7 +194,7 @@ class PseudoFiles:
         return sorted(number for number in numbers if number is not None)
 
     def char_device(self, attribute: str, node: str) -> CharDevice | None:
-        """The character device whose ``MAJOR:MINOR`` stands in ``attribute``; ``node`` is its path."""
+        """Return the character device whose ``MAJOR:MINOR`` is in ``attribute``; ``node`` is its path."""
         value = self.text(attribute)
         numbers = _DEVICE_NUMBERS.fullmatch(value)
         if numbers is None:
@@ -224,7 +225,7 @@ class PseudoFiles:
         return found
 
     def _resolve(self, path: str, target: str) -> str:
-        """The link text itself where it says enough, which saves a walk through the file system."""
+        """Use the link text itself where it suffices, which saves a walk through the file system."""
         if "devices/" in target or _PCI_ADDRESS.search(target):
             return target
         home = os.path.realpath(f"{self._root}/{path}")
@@ -243,12 +244,12 @@ class PseudoFiles:
 
 
 def _read_once(fd: int) -> bytes:
-    """sysfs gives an attribute in one piece. One byte more than its bound says that it is no attribute."""
+    """sysfs returns an attribute in one read. More than its bound is not an attribute."""
     return os.read(fd, _ATTRIBUTE_BYTES + 1)
 
 
 def _read_whole(fd: int) -> bytes:
-    """procfs gives a file in many pieces. One byte more than the bound says that it goes on."""
+    """procfs returns a file in many reads. One byte more than the bound shows that it continues."""
     return _read_up_to(fd, _WHOLE_BYTES + 1)
 
 
@@ -284,9 +285,9 @@ def is_pci_address(name: str) -> bool:
 
 
 def nearest_pci_address(home: str) -> str:
-    """The last PCI function on a path below ``devices/``; empty where there is none.
+    """Return the last PCI function on a path below ``devices/``; empty without one.
 
-    Virtio and auxiliary devices stand below their function: ``.../0000:c1:00.0/virtio6/net/eth1``.
+    Virtio and auxiliary devices are below their function: ``.../0000:c1:00.0/virtio6/net/eth1``.
     """
     for component in reversed(home.split("/")):
         if _PCI_ADDRESS.fullmatch(component):

@@ -28,10 +28,10 @@ _KEPT_FREE = (f"{_CPUS}/isolated", f"{_CPUS}/nohz_full", "fs/cgroup/cpuset.cpus.
 
 
 def read_cpu_layout(sysfs: PseudoFiles, procfs: PseudoFiles) -> CpuLayout:
-    """Which CPUs there are now.
+    """Read the CPUs of the node as they are now.
 
-    Who keeps CPUs free of interrupts takes them out of the kernel's default: ``irqaffinity=``, tuned, and a
-    runtime for a pod that asks for it.
+    CPUs that are kept free of interrupts are missing from the kernel's default: by ``irqaffinity=``, tuned,
+    or a runtime for a pod that requests it.
     """
     online = parse_cpu_list(sysfs.text(f"{_CPUS}/online"))
     kept_free = {cpu for path in _KEPT_FREE for cpu in parse_cpu_list(sysfs.text(path))}
@@ -45,7 +45,7 @@ def read_cpu_layout(sysfs: PseudoFiles, procfs: PseudoFiles) -> CpuLayout:
 
 
 def read_default_cpus(procfs: PseudoFiles) -> tuple[int, ...]:
-    """Where the kernel puts an interrupt of which nobody has said more; nothing where it does not tell."""
+    """The kernel's default CPUs for an interrupt; empty if it does not report them."""
     return mask_to_cpus(parse_cpu_mask(procfs.text("irq/default_smp_affinity")) or 0)
 
 
@@ -66,10 +66,10 @@ class InterruptFiles:
         self._folder = procfs_root / "irq"
 
     def read(self, pci_address: str) -> dict[int, tuple[int, ...]]:
-        """The CPUs that each of the function's own interrupts may go to, by ascending number.
+        """Return the CPUs that each of the function's own interrupts may go to, by ascending number.
 
-        A line that it shares with others (INTx) is not its own. One that nobody has asked for yet has no
-        file, and is left out.
+        A line that it shares with others (INTx) is not its own. One that its driver has not requested yet has
+        no file and is left out.
         """
         folder = f"bus/pci/devices/{pci_address}/msi_irqs"
         found = ((irq, self.read_one(irq)) for irq in self._sysfs.numbered(folder)) if pci_address else ()
@@ -80,9 +80,9 @@ class InterruptFiles:
         return parse_cpu_list(self._procfs.text(f"irq/{irq}/smp_affinity_list"))
 
     def read_usual(self, irqs: Collection[int]) -> dict[int, tuple[tuple[int, ...], ...]]:
-        """Where each is when nobody has placed it: by its driver's wish, by the kernel's default, perhaps on
-        the near node alone. An interrupt is there when its driver has just asked for it anew. On all CPUs the
-        kernel puts one whose own have gone offline.
+        """Return the places of each interrupt that no program has placed: by its driver's hint, or by the
+        kernel's default, perhaps on the near node alone. A newly requested interrupt is there. The kernel
+        puts one on all CPUs when its own went offline.
 
         The first is where to put one of which nothing else is known.
         """
@@ -109,12 +109,15 @@ class InterruptFiles:
         online = set(self._read_layout().online)
         chosen = tuple(cpu for cpu in cpus if cpu in online)
         if not chosen:
-            told = f"CPUs {format_cpu_list(cpus)} are not online any more"
-            raise KernelError(told, operation=_OPERATION, hint="set one online, or prepare the claim anew")
+            raise KernelError(
+                f"CPUs {format_cpu_list(cpus)} are no longer online",
+                operation=_OPERATION,
+                hint="set one online, or prepare the claim again",
+            )
         return chosen
 
     def find_send_queues(self, irqs: tuple[int, ...]) -> dict[int, int]:
-        """The interrupt of each send queue, as far as the driver's names tell."""
+        """Return the interrupt of each send queue, as far as the driver's names identify it."""
         queues: dict[int, int] = {}
         for irq in irqs:
             for name in self._procfs.entries(f"irq/{irq}"):
@@ -126,7 +129,7 @@ class InterruptFiles:
         """Let an interrupt go to these CPUs alone.
 
         Raises:
-            KernelError: the kernel refused; ``MissingFeature`` where nobody can place this one.
+            KernelError: the kernel refused; ``MissingFeature`` if this one cannot be placed.
         """
         try:
             (self._folder / str(irq) / "smp_affinity_list").write_text(cpu_list)
@@ -174,7 +177,7 @@ def find_balancer(procfs: PseudoFiles, sysfs: PseudoFiles, pci_address: str, irq
     """Why the interrupts of a function are not ours to place; empty where they are."""
     if procfs.text("2/comm") != _KERNEL_THREADS:
         return (
-            "the driver does not see the node's processes, so it cannot tell whether irqbalance runs; give "
+            "the driver does not see the node's processes, so whether irqbalance runs is unknown; give "
             "it hostPID: true, or the node's /proc by --procfs-root"
         )
     module = sysfs.link(f"bus/pci/devices/{pci_address}/driver/module").rpartition("/")[2]
@@ -192,7 +195,7 @@ def find_balancer(procfs: PseudoFiles, sysfs: PseudoFiles, pci_address: str, irq
 
 
 def _values(arguments: Sequence[str], names: tuple[str, str]) -> Iterator[str]:
-    """Of an option that may come often: ``-i 30``, ``-i30``, ``--banirq 30``, ``--banirq=30``."""
+    """Yield the values of a repeatable option: ``-i 30``, ``-i30``, ``--banirq 30``, ``--banirq=30``."""
     short, long = names
     for place, argument in enumerate(arguments):
         if argument in names:

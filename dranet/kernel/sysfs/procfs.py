@@ -1,7 +1,8 @@
-"""Where the node's own ``/proc`` is: a container's has its processes alone, and lets no sysctl be written.
+"""The node's ``/proc``: where it is, and what it has about boot and processor.
 
-Told once, at the start, from the setting ``procfs_root``; who reads hardware facts has that root by itself.
-Where the root has not what is asked for (a tree made by hand has no sysctls), it is our own ``/proc``.
+A container's own ``/proc`` has only its processes, and its sysctls are read-only. The root is set once at the
+start from the setting ``procfs_root``; readers of hardware facts get it as an argument. What the root does
+not have (a tree made by hand has no sysctls) is read from the driver's own ``/proc``.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def find_node_proc(part: str) -> str:
 
 
 def find_path_of_process(path: str) -> str:
-    """Where a path that the runtime tells (``/proc/PID/ns/net``) is for us. In a container our own ``/proc``
-    has other processes by the same numbers: 1 is the driver itself, on the node's network."""
+    """Translate a path from the runtime (``/proc/PID/ns/net``). In a container, the driver's own ``/proc``
+    has other processes with the same numbers: 1 is the driver itself, on the node's network."""
     found = _OF_PROCESS.fullmatch(path)
     if found and os.path.lexists(_NodeProc.root / "self"):  # a tree made by hand has no processes
         return str(_NodeProc.root / found.group(1))
@@ -75,7 +76,7 @@ def read_boot_id(procfs_root: Path) -> str:
 
 
 def read_uptime(procfs_root: Path) -> float:
-    """Seconds since the machine has booted (``proc_uptime(5)``); infinite where nothing tells."""
+    """Seconds since the machine has booted (``proc_uptime(5)``); infinite if unknown."""
     try:
         return float((procfs_root / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -83,8 +84,8 @@ def read_uptime(procfs_root: Path) -> float:
 
 
 def read_boot_clock() -> float:
-    """Seconds since boot, those of a suspend included: the same clock after a restart of the driver, whatever
-    becomes of the time of day."""
+    """Seconds since boot, including suspends: the same clock after a restart of the driver, independent of
+    the time of day."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -94,11 +95,11 @@ _VENDOR, _FAMILY, _MODEL = "vendor_id", "cpu family", "model"
 
 
 def read_processor(procfs_root: Path) -> Processor:
-    """What is not told is empty: ARM has other names for it."""
-    told: dict[str, str] = {}
+    """Read the first processor (``proc_cpuinfo(5)``). Missing fields are empty: ARM has other names."""
+    fields: dict[str, str] = {}
     for line in PseudoFiles(procfs_root, []).whole_text("cpuinfo").splitlines():
         name, _, value = line.partition(":")
-        told.setdefault(name.strip(), value.removeprefix(" "))
+        fields.setdefault(name.strip(), value.removeprefix(" "))
     return Processor(
-        told.get(_VENDOR, ""), parse_number(told.get(_FAMILY, "")), parse_number(told.get(_MODEL, ""))
+        fields.get(_VENDOR, ""), parse_number(fields.get(_FAMILY, "")), parse_number(fields.get(_MODEL, ""))
     )

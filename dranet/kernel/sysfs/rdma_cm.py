@@ -3,10 +3,10 @@
 An administrator sets them in configfs, in a folder made for it (``rdma_cm/mlx5_0/ports/1``). They belong to
 the connection manager's client of the device, which is removed and added again when the device changes its
 network namespace: what was set is lost then. The folder is a view, by name and of any namespace, and may be
-made for a look (``drivers/infiniband/core/cma_configfs.c``). Without configfs or the folder ``rdma_cm`` there
-are none.
+created for a read (``drivers/infiniband/core/cma_configfs.c``). Without configfs or the folder ``rdma_cm``
+the settings do not exist.
 
-configfs is mounted on a descriptor, as ``netns_sysfs`` does with sysfs: containers do not have it.
+configfs is mounted on a descriptor, as ``namespaces.sysfs_mount`` does with sysfs: containers do not have it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _OPERATION = "rdma-cm"
 
 
 def read_cm_defaults(rdma_device: str) -> Mapping[str, str]:
-    """What each port of a device has, by ``1/default_roce_mode``; empty where the kernel does not tell."""
+    """What each port of a device has, by ``1/default_roce_mode``; empty if the kernel does not report it."""
     try:
         with _open_folder(rdma_device) as ports:
             return dict(_iter_files(ports)) if ports is not None else {}
     except (OSError, KernelError) as error:
-        if error.errno != errno.ENODEV:  # of a device that rdma_cm does not serve (EFA) there are none
+        if error.errno != errno.ENODEV:  # rdma_cm does not serve the device (EFA)
             report_unreadable(rdma_device, "rdma_cm", _explain(error, rdma_device, "read"))
         return {}
 

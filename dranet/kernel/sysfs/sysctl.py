@@ -26,8 +26,8 @@ _NO_LINK = frozenset({"all", "default", ".", ".."})
 """In each of ``LINK_FOLDERS``, but of the whole namespace; a link of such a name has no folder of its own."""
 
 _COARSE = frozenset({"base_reachable_time", "retrans_time", "unres_qlen"})
-"""What ``base_reachable_time_ms``, ``retrans_time_ms`` and ``unres_qlen_bytes`` say, rounded: writing it
-back would spoil the exact value."""
+"""Rounded forms of ``base_reachable_time_ms``, ``retrans_time_ms`` and ``unres_qlen_bytes``: writing them
+would lose the exact value."""
 
 _READ_BYTES = 4096
 _WRITABLE_BY_ANY = 0o222
@@ -37,7 +37,8 @@ def read_sysctl(path: str) -> str:
     """The value of ``ipv4/conf/eth1/forwarding``, without the line's end.
 
     Raises:
-        KernelError: there is no such file, or the kernel does not tell (EIO: ``stable_secret`` without one).
+        KernelError: the file does not exist, or its value cannot be read (EIO: ``stable_secret`` without
+        one).
     """
     try:
         return _read_file(_locate(path))
@@ -46,8 +47,8 @@ def read_sysctl(path: str) -> str:
 
 
 def write_sysctl(path: str, value: str) -> str:
-    """Write one file, by its path below ``/proc/sys/net``; returns what was there, empty if the kernel does
-    not tell.
+    """Write one file, by its path below ``/proc/sys/net``; returns the previous value, empty if it
+    cannot be read.
 
     Raises:
         KernelError: no such file, a value that it does not take whole, or ``/proc/sys`` is read-only.
@@ -66,17 +67,18 @@ def _write_file(full: str, value: bytes) -> None:
     try:
         if not value or os.write(descriptor, value) != len(
             value
-        ):  # of nothing the kernel takes all and does nothing
+        ):  # the kernel accepts an empty write and does nothing
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     finally:
         os.close(descriptor)
 
 
 def read_link_sysctls(ifname: str) -> dict[str, str]:
-    """What can be set of one link, by ``ipv4/conf/rp_filter``: the link's own folder is left out of the key.
+    """Return the writable sysctls of one link, by ``ipv4/conf/rp_filter``: the key omits the link's own
+    folder.
 
-    Without files that the kernel does not let be written or does not tell, and without those that only say
-    rounded what another says exactly. Empty for a link that is not there.
+    Omits files that are read-only or unreadable, and those that are only the rounded form of another. Empty
+    for a link that does not exist.
     """
     if not ifname or "/" in ifname or ifname in _NO_LINK:
         return {}
