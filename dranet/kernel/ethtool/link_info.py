@@ -147,7 +147,7 @@ class _Reader(Struct, frozen=True):
                 self.warnings.append(outcome.message)
 
     def _request(self, command: int, operation: str, ifindex: int = 0) -> Request:
-        link = f"link {ifindex}" if ifindex else ""
+        link = f"of link {ifindex}" if ifindex else ""
         return ethtool_request(
             self.family, command, ifindex, flags=ETHTOOL_FLAG_COMPACT_BITSETS, operation=operation, link=link
         )

@@ -102,8 +102,8 @@ class PseudoFiles:
         return self._printable(path, content.decode(errors="surrogateescape").strip(_BLANK))
 
     def whole_text(self, path: str) -> str:
-        """As :meth:`text` for files of many lines (``/proc/devices``): the first 256 KiB, without
-        bytes that are not UTF-8."""
+        """As :meth:`text` for files of many lines (``/proc/devices``): the first 256 KiB, with
+        replacements for bytes that are not UTF-8."""
         content = self._read(path, _read_whole)
         if len(content) > _WHOLE_BYTES:
             self.warn(path, f"cut: more than {_WHOLE_BYTES} bytes")
