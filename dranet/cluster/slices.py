@@ -72,6 +72,18 @@ class PublishListeners(Struct, frozen=True):
     """The feature gates whose fields we want to publish and the server does not keep have changed."""
 
 
+class PublishTiming(Struct):
+    """How long the publisher waits, and for what; for one publisher."""
+
+    repairs: Backoff = field(default_factory=lambda: Backoff(1.0, 30.0))
+    """Between repairs of slices that another client changes again and again."""
+    retries: Backoff = field(default_factory=lambda: Backoff(0.2, 60.0))
+    """Between attempts after an error of the API server."""
+    patience_seconds: float = _PATIENCE_SECONDS
+    spread_seconds: float = SPREAD_SECONDS
+    """Within this time the nodes of a cluster list slices again after a watch has ended."""
+
+
 class SlicePublisher:
     """Publishes one pool of one node. ``pool`` is the node's name unless another is given.
 
@@ -87,12 +99,10 @@ class SlicePublisher:
         node: str,
         *,
         pool: str = "",
-        repair_backoff: Backoff | None = None,
-        retry_backoff: Backoff | None = None,
         listeners: PublishListeners | None = None,
-        patience_seconds: float = _PATIENCE_SECONDS,
-        spread_seconds: float = SPREAD_SECONDS,
+        timing: PublishTiming | None = None,
     ) -> None:
+        timing = timing or PublishTiming()
         self.counters = PublishCounters()
         self.last_published = 0.0
         """When the API server last accepted a write, or proved to hold what is desired; unix seconds."""
@@ -100,15 +110,15 @@ class SlicePublisher:
         self._client = client
         self._empty = DesiredPool(driver, node, pool or node, ((),))
         self._desired: DesiredPool | None = None
-        self._patience_seconds = patience_seconds
-        self._spread_seconds = spread_seconds
+        self._patience_seconds = timing.patience_seconds
+        self._spread_seconds = timing.spread_seconds
         self._follower = FeatureFollower(partial(ask_features, client, driver, node), self._features_changed)
         self._missing = MissingFeatures(self._listeners.missing)
         self._work = asyncio.Event()
         self._desired_changed = asyncio.Event()
         self._published = asyncio.Event()
-        self._repairs = _Repairs(repair_backoff or Backoff(1.0, 30.0))
-        self._retries = retry_backoff or Backoff(0.2, 60.0)
+        self._repairs = _Repairs(timing.repairs)
+        self._retries = timing.retries
         self._running = False
         self._sync = self._begin()
 

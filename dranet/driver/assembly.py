@@ -72,7 +72,7 @@ from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.cdi import CdiSpecs
-from dranet.runtime.nri import NriPlugin
+from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.settings import Authentication, DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
@@ -365,8 +365,7 @@ class _Assembly:
             self.settings.registration_socket,
             self._preparer,
             health=self.health,
-            shared=bool(self.settings.pod_uid),
-            trait=f"the state folder {self.settings.state_dir}",
+            shared_trait=f"the state folder {self.settings.state_dir}" if self.settings.pod_uid else None,
             on_registration=self._note_registration,
         )
 
@@ -429,10 +428,12 @@ class _Assembly:
             self.settings.driver_name,
             self.settings.nri_index,
             self._hooks,
-            observe=self._metrics.runtime.observe,
-            on_ready=self._metrics.runtime.begun,
+            listeners=NriListeners(
+                hook_run=self._metrics.runtime.observe,
+                died=partial(os.kill, os.getpid(), signal.SIGTERM),  # the next process has the thread again
+                ready=self._metrics.runtime.begun,
+            ),
             is_our_mount=lambda source: self._gate.find_claim_by_source(source) is not None,
-            on_death=partial(os.kill, os.getpid(), signal.SIGTERM),  # the next process has the thread again
         )
 
     @cached_property

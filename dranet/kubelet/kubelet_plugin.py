@@ -12,7 +12,7 @@ from dranet.errors import SettingsError
 from dranet.failpoints import Failpoint, reached
 from dranet.kubelet.health import HealthService, HealthSource
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
-from dranet.kubelet.plugin import ANSWER_SECONDS, ClaimHandler, DraPluginServer
+from dranet.kubelet.plugin import ClaimHandler, DraPluginServer
 from dranet.kubelet.registration import RegistrationServer, StatusCallback
 from dranet.kubelet.sockets import OwnerLock, check_socket_path, make_plugin_dir
 
@@ -39,21 +39,21 @@ class KubeletPlugin:
         *,
         health: HealthSource | None = None,
         on_registration: StatusCallback | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
-        shared: bool = False,
-        trait: str = "",
+        shared_trait: str | None = None,
     ) -> None:
-        """``shared``: other instances of the driver may be on the node, with sockets of their own and the
-        same ``trait``, see :class:`OwnerLock`."""
+        """``shared_trait``: other instances of the driver may be on the node, with sockets of their own and
+        this trait, see :class:`OwnerLock`; ``None``: no other may be there."""
         self._peer = KubeletPeer()
         self._serving_since = time.monotonic()
         self._plugin_dir = dra_socket.parent
         self._paths = (dra_socket, registration_socket)
-        self._lock = OwnerLock(self._plugin_dir / f"{driver_name}.lock", shared=shared, trait=trait)
-        self._health = HealthService(health, peer=self._peer) if health is not None else None
-        self._dra = DraPluginServer(
-            dra_socket, handler, self._health, peer=self._peer, answer_seconds=answer_seconds
+        self._lock = OwnerLock(
+            self._plugin_dir / f"{driver_name}.lock",
+            shared=shared_trait is not None,
+            trait=shared_trait or "",
         )
+        self._health = HealthService(health, peer=self._peer) if health is not None else None
+        self._dra = DraPluginServer(dra_socket, handler, self._health, peer=self._peer)
         self._registration = RegistrationServer(
             registration_socket,
             driver_name,

@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from dranet.errors import KernelError, ProtocolError
 from dranet.runtime.session import IsOurMount, Observer, PluginIdentity, PluginSession, RuntimeHooks
 from dranet.runtime.traits import RuntimeTraits
 from dranet.wire.mux import ConnectionLost, Mux
 
-__all__ = ["NriPlugin", "Observer", "RuntimeHooks", "Wait", "backoff_delays"]
+__all__ = ["NriListeners", "NriPlugin", "Observer", "RuntimeHooks", "Wait", "backoff_delays"]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,22 @@ Wait = Callable[[threading.Event, float], bool]
 """Wait for the event or the seconds, whichever is first; true when it was the event."""
 
 
+def _ignore(method: str, outcome: str, seconds: float) -> None:
+    """Nobody observes."""
+    del method, outcome, seconds
+
+
+class NriListeners(Struct, frozen=True):
+    """Called on the plugin's thread."""
+
+    hook_run: Observer = _ignore
+    """A hook was run."""
+    died: Callable[[], None] = lambda: None
+    """The thread ends although it was not asked to (see :attr:`NriPlugin.fault`)."""
+    ready: Callable[[float], None] = lambda _: None
+    """The runtime calls our hooks, after it did not for so many seconds."""
+
+
 class NriPlugin:
     """Keeps the hooks connected to the runtime behind ``socket_path``.
 
@@ -53,12 +71,9 @@ class NriPlugin:
         name: plugin name (letters, digits, ``- _ . +``).
         index: two digits; the runtime calls plugins in ascending order.
         hooks: what to run. See :class:`~dranet.runtime.session.RuntimeHooks`.
-        observe: told of every hook that was run.
+        listeners: called on the plugin's thread.
         is_our_mount: tells the mounts that our CDI devices bring, for :attr:`traits`.
         wait: how to wait between attempts.
-        on_death: called by the thread, should it ever end unasked (see :attr:`fault`).
-        on_ready: told on the thread, each time that the runtime begins to call our hooks, for how many
-            seconds it did not.
     """
 
     def __init__(
@@ -68,20 +83,19 @@ class NriPlugin:
         index: str,
         hooks: RuntimeHooks,
         *,
-        observe: Observer | None = None,
+        listeners: NriListeners | None = None,
         is_our_mount: IsOurMount | None = None,
         wait: Wait = threading.Event.wait,
-        on_death: Callable[[], None] = lambda: None,
-        on_ready: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._socket_path = socket_path
         self._identity = PluginIdentity(name, index)
         self._hooks = hooks
-        self._observe: Observer = _ignore if observe is None else observe
+        listeners = listeners or NriListeners()
+        self._observe = listeners.hook_run
         self._is_our_mount: IsOurMount = _is_of_others if is_our_mount is None else is_our_mount
         self._wait = wait
-        self._on_death = on_death
-        self._on_ready = on_ready
+        self._on_death = listeners.died
+        self._on_ready = listeners.ready
         self._away_since = time.monotonic()
         self._stopping = threading.Event()
         self._ready = threading.Event()
@@ -286,8 +300,3 @@ def _is_of_others(source: str) -> bool:
     """Nobody knows ours."""
     del source
     return False
-
-
-def _ignore(method: str, outcome: str, seconds: float) -> None:
-    """Nobody observes."""
-    del method, outcome, seconds

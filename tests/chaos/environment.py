@@ -291,9 +291,7 @@ async def performing(plan: ChaosPlan) -> AsyncIterator[Stage]:
             client,
             DRIVER_NAME,
             NODE_NAME,
-            repair_backoff=Backoff(0.02, 0.2),
-            retry_backoff=Backoff(0.02, 0.3),
-            spread_seconds=0.0,
+            timing=slices.PublishTiming(Backoff(0.02, 0.2), Backoff(0.02, 0.3), spread_seconds=0.0),
         )
         reporter = SteppingReporter(client, clock)
         stage = Stage(server, hands, publisher, reporter, clock, tuple(claims))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.slices import PublishListeners, SlicePublisher
+from dranet.cluster.slices import PublishListeners, PublishTiming, SlicePublisher
 from dranet.model.device import AttributeValue, Device, DeviceKind, Taint
 from testbed.apiserver.server import ApiServer
 
@@ -82,11 +82,8 @@ def build_publisher(
         client,
         DRIVER,
         NODE,
-        repair_backoff=Backoff(0.01, 0.05),
-        retry_backoff=Backoff(0.01, 0.05),
         listeners=listeners,
-        patience_seconds=patience_seconds,
-        spread_seconds=spread_seconds,
+        timing=PublishTiming(Backoff(0.01, 0.05), Backoff(0.01, 0.05), patience_seconds, spread_seconds),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.slices import PublishListeners, SlicePublisher
+from dranet.cluster.slices import PublishListeners, PublishTiming, SlicePublisher
 from dranet.errors import ProtocolError, Reason
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer
@@ -204,7 +204,7 @@ async def test_a_node_object_that_never_comes_is_not_looked_for_at_that_pace_for
     server: ApiServer, own: CountingClient, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     """As with a wrong node name on every node."""
-    publisher = SlicePublisher(own, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
+    publisher = SlicePublisher(own, DRIVER, NODE, timing=PublishTiming(retries=Backoff(3600, 3600)))
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -224,7 +224,7 @@ async def test_a_node_object_that_never_comes_is_not_looked_for_at_that_pace_for
 async def test_a_node_object_that_is_late_is_looked_for_every_few_seconds(
     own: CountingClient, client: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher = SlicePublisher(own, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
+    publisher = SlicePublisher(own, DRIVER, NODE, timing=PublishTiming(retries=Backoff(3600, 3600)))
     waits: list[float] = []
     real = publisher._wait_for_desired
 
@@ -327,7 +327,7 @@ async def test_new_content_does_not_wait_for_the_retry_of_the_old(
     client: ApiClient, node: JsonObject, wait_until: WaitUntil
 ) -> None:
     assert node
-    patient = SlicePublisher(client, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
+    patient = SlicePublisher(client, DRIVER, NODE, timing=PublishTiming(retries=Backoff(3600, 3600)))
     async with running(patient) as publisher:
         publisher.set_desired(pages(["Bad_Name"]))
         await wait_until(lambda: publisher.counters.failures[Reason.API_INVALID] == 1)
@@ -375,7 +375,8 @@ async def test_two_drivers_that_disagree_do_not_write_at_full_speed(
     assert node
     async with CountingClient(server) as shared:
         publishers = [
-            SlicePublisher(shared, DRIVER, NODE, repair_backoff=Backoff(0.2, 1.0)) for _ in range(2)
+            SlicePublisher(shared, DRIVER, NODE, timing=PublishTiming(repairs=Backoff(0.2, 1.0)))
+            for _ in range(2)
         ]
         tasks = [asyncio.create_task(publisher.run()) for publisher in publishers]
         for publisher, mtu in zip(publishers, (1500, 9000), strict=True):

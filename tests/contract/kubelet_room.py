@@ -100,8 +100,8 @@ class Room:
             self.calls.registration_socket,
             self.script,
             health=self.script if watched else None,
-            answer_seconds=answer_seconds,
         )
+        self.plugin._dra._answer_seconds = answer_seconds
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Room]:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dranet.cluster.events import EventNote
 from dranet.driver.health.file import HealthFile
-from dranet.driver.health.monitor import HealthCallbacks, HealthMonitor, HealthRules, build_rules
+from dranet.driver.health.monitor import Clocks, HealthCallbacks, HealthMonitor, HealthRules, build_rules
 from dranet.driver.health.observations import HealthObserver
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.driver.reports.announcer import Announcer
@@ -140,8 +140,7 @@ class Bench:
             Announcer("dra.net", "node-1", self.events, self.metrics),
             self.metrics.health,
             HealthCallbacks(self._note, lambda: None, lambda: self.on_duty),
-            clock=lambda: self.now,
-            wall=lambda: 1_800_000_000.0 + self.now,
+            Clocks(lambda: self.now, lambda: 1_800_000_000.0 + self.now),
         )
         self.monitor.recall()
         return self.monitor

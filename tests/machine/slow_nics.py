@@ -25,7 +25,7 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, 
 from dranet.model.device import Device
 from dranet.model.plan import PreparedClaim
 from dranet.runtime.cdi import CdiSpecs
-from dranet.runtime.nri import NriPlugin
+from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
@@ -166,7 +166,7 @@ class Driver:
             Settings(node_name="node").hook_budget_seconds,
             containers=ContainerServices(StartWindows(self.gate)),
         )
-        self.plugin = NriPlugin(folder / "nri.sock", DRIVER, "10", hooks, observe=self._note)
+        self.plugin = NriPlugin(folder / "nri.sock", DRIVER, "10", hooks, listeners=NriListeners(self._note))
         self._preparer = Preparer(
             driver_name=DRIVER,
             boot_id="boot",

@@ -24,7 +24,7 @@ from dranet.errors import KernelError
 from dranet.model.sandbox import Container, Mount, PodSandbox
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime import session
-from dranet.runtime.nri import NriPlugin
+from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.wire import ttrpc
 from dranet.wire.mux import ConnectionLost, encode_message
 from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
@@ -158,7 +158,12 @@ def test_a_thread_that_ends_unasked_is_told_and_is_not_ready(
         raise SystemExit
 
     plugin = NriPlugin(
-        tmp_path / "nri.sock", "dra.net", "10", hooks, wait=die, on_death=lambda: deaths.append("told")
+        tmp_path / "nri.sock",
+        "dra.net",
+        "10",
+        hooks,
+        listeners=NriListeners(died=lambda: deaths.append("told")),
+        wait=die,
     )
     assert plugin.fault == "", "it has not begun"
     with caplog.at_level(logging.CRITICAL):

@@ -31,7 +31,7 @@ from dranet.model.sandbox import (
     Rlimit,
 )
 from dranet.pb import nri_pb2, ttrpc_pb2
-from dranet.runtime.nri import NriPlugin, backoff_delays
+from dranet.runtime.nri import NriListeners, NriPlugin, backoff_delays
 from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.wire.mux import ConnectionLost, encode_message
 from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
@@ -82,7 +82,7 @@ def plugin(tmp_path: Path, hooks: RecordingHooks, observations: Observations) ->
         "dra.net",
         "10",
         hooks,
-        observe=observations,
+        listeners=NriListeners(observations),
         is_our_mount=lambda source: source == "/src",
         wait=lambda stopping, _seconds: stopping.wait(0.001),
     )

@@ -116,6 +116,15 @@ class HealthCallbacks(Struct, frozen=True):
     """Whether this instance reports."""
 
 
+class Clocks(Struct, frozen=True):
+    """Where the time comes from, in seconds."""
+
+    steady: Callable[[], float] = time.monotonic
+    """For durations."""
+    wall: Callable[[], float] = time.time
+    """Unix time, for what outlives the process."""
+
+
 class DeviceStates(Struct, frozen=True):
     """What is known now, by device."""
 
@@ -136,10 +145,9 @@ class HealthMonitor:
         announcer: Announcer,
         metrics: HealthMetrics,
         links: HealthCallbacks,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
     ) -> None:
+        clocks = clocks or Clocks()
         self._observer = observer
         self._inventory = observer.inventory
         self._rules = rules
@@ -147,7 +155,7 @@ class HealthMonitor:
         self._announcer = announcer
         self._metrics = metrics
         self._is_leader = links.is_leader
-        self._clock, self._wall = clock, wall
+        self._clock, self._wall = clocks.steady, clocks.wall
         self._trackers: dict[str, DeviceTracker] = {}
         self._memories: dict[str, DeviceMemory] = {}
         """Of devices that are not there, the latest last."""
