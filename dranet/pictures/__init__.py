@@ -1,4 +1,4 @@
-"""The topology as a picture: facts -> boxes -> places -> SVG, and from that PNG.
+"""The topology as a picture: facts -> boxes -> places -> SVG -> PNG.
 
-``boxes`` says what is drawn, ``layout`` where, ``svg`` how. All three are pure.
+``boxes`` decides what is drawn, ``layout`` where, ``svg`` how. All three are pure.
 """

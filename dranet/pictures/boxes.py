@@ -1,4 +1,4 @@
-"""What the picture shows: panels (NUMA nodes), groups (root complexes, switches), boxes (devices)."""
+"""The content of the picture: panels (NUMA nodes), groups (root complexes, switches), boxes (devices)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MAX_ALIKE = 4
 """More virtual functions of one card than this are one box."""
 
 MAX_BOXES = 48
-"""A group that has more shows the first and says how many more there are."""
+"""Boxes of a group; the number of others is shown."""
 
 
 class Tone(StrEnum):
-    """How a box looks; the value is its class in the style sheet."""
+    """The look of a box; the value is its class in the style sheet."""
 
     GPU = "gpu"
     NIC = "nic"
@@ -41,19 +41,19 @@ class Tone(StrEnum):
 
 
 class Mark(Struct, frozen=True):
-    """What is the matter with a device just now."""
+    """The state of a device in this moment."""
 
     pod: str = ""
-    """Who has it; its box leaves out the namespace."""
+    """The pod that has it; its box leaves out the namespace."""
     fault: str = ""
-    """Why it does not work; empty: it does, or nobody knows."""
+    """Why it does not work; empty: it works, or that is unknown."""
 
 
 NOTHING = Mark()
 
 
 class Box(Struct, frozen=True):
-    """One device. Lines are words of which a box shows those that fit, the first ones first."""
+    """One device. A box shows the words of each line that fit, the first ones first."""
 
     tone: Tone
     name: str
@@ -64,18 +64,19 @@ class Box(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A root complex or a switch: what is inside is nearer to each other than to the rest."""
+    """A root complex or a switch: its members are closer to each other than to the rest."""
 
     label: str
     gpus: tuple[Box, ...] = ()
     others: tuple[Box, ...] = ()
     groups: tuple[Group, ...] = ()
     bond: Distance | None = None
-    """How far each GPU right here is from each other device right here; ``None`` without such pairs."""
+    """Distance of every pair of a GPU and another device right here; ``None`` if pairs differ or there are
+    none."""
 
 
 class Panel(Struct, frozen=True):
-    """A NUMA node, or the devices whose place is not known."""
+    """A NUMA node, or the devices whose place is unknown."""
 
     title: str
     subtitle: str
@@ -88,7 +89,7 @@ class Picture(Struct, frozen=True):
     subtitle: str
     panels: tuple[Panel, ...]
     distances: tuple[Distance, ...]
-    """Those that occur between a GPU and another device, for the legend."""
+    """Those between a GPU and another device, for the legend."""
 
 
 UNMARKED: Mapping[str, Mark] = {}
@@ -97,7 +98,8 @@ UNMARKED: Mapping[str, Mark] = {}
 def build_picture(
     look: Look, shown: Sequence[Decision] | None = None, marks: Mapping[str, Mark] = UNMARKED
 ) -> Picture:
-    """The picture of a node; by default of all its hardware, offered or not. ``marks`` are by device."""
+    """Return the picture of a node; by default of all its hardware, offered or not. ``marks`` are by
+    device."""
     shown = choose_hardware(look) if shown is None else shown
     artist = _Artist(look, shown, marks)
     host, counts = look.facts.host, summarize(shown, shows_all=True)
@@ -230,18 +232,19 @@ def _tooltip(decision: Decision, traits: Traits, mark: Mark) -> str:
 
 
 def _bond(gpus: Iterable[Decision], others: Sequence[Decision]) -> Distance | None:
-    """The one distance of all pairs; ``None`` where they differ or there is no pair."""
+    """Return the common distance of all pairs; ``None`` if they differ or there is no pair."""
     found = {distance(gpu.device, other.device) for gpu in gpus for other in others}
     return found.pop() if len(found) == 1 else None
 
 
 def _is_card(branch: Branch) -> bool:
-    """Functions behind one port, and no switch of its own: beside a switch's other cards they are equal."""
+    """Whether these are functions behind one port without a switch: next to a switch's other cards they are
+    equal."""
     return " / " not in branch.label and all(child.device for child in branch.children)
 
 
 def _importance(group: Group) -> int:
-    """GPUs with their NICs first, then what else is offered, then the rest; else as found."""
+    """Sort GPUs with their NICs first, then other offered devices, then the rest."""
     boxes = [*_all_boxes(group)]
     tones = {box.tone for box in boxes}
     if tones == {Tone.HELD_BACK}:

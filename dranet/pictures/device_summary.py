@@ -1,6 +1,6 @@
-"""What people want to know of a device at a glance, in their words: speed, state, model, SR-IOV.
+"""What users want to see of a device at a glance: speed, state, model, SR-IOV.
 
-The exact values are the attributes; here they are short. Taken from the facts behind the device.
+The exact values are the attributes; these are short texts, from the facts behind the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_UP = ("down", "lowerlayerdown")
 
 
 class Traits(Struct, frozen=True):
-    """Empty where the facts do not say."""
+    """Empty if unknown."""
 
     addresses: tuple[str, ...] = ()
     state: str = ""
@@ -36,21 +36,21 @@ class Traits(Struct, frozen=True):
     """Of the RDMA port."""
     model: str = ""
     sriov: str = ""
-    """``PF 4/16``: four of sixteen virtual functions made; ``VF 2 of 3b:00.0``."""
+    """``PF 4/16``: four of sixteen virtual functions exist; ``VF 2 of 3b:00.0``."""
     is_software: bool = False
-    """A link made by software alone: it has no place in the hardware."""
+    """Whether it is a link without hardware."""
 
     @property
     def pace(self) -> str:
-        """``down``; else the RDMA rate, which names the generation, unless the link's speed is another:
-        RDMA in software makes one up."""
+        """``down``, or the RDMA rate, which names the generation; the link's speed if they differ, because
+        RDMA in software invents a rate."""
         if self.state in _NOT_UP:
             return self.state
         return self.rate if self.rate.startswith(self.speed) else self.speed
 
 
 class TraitReader:
-    """The facts of one look, indexed."""
+    """The facts of one view, indexed."""
 
     def __init__(self, facts: NodeFacts) -> None:
         self._links: Mapping[str, Link] = {link.ifname: link for link in facts.links}
@@ -59,7 +59,6 @@ class TraitReader:
         self._gpus: Mapping[str, Gpu] = {gpu.pci_address: gpu for gpu in facts.gpus}
 
     def read(self, device: Device) -> Traits:
-        """What the facts say about ``device``."""
         link = self._links.get(device.ifname)
         function = self._functions.get(device.pci_address)
         gpu = self._gpus.get(device.pci_address)
@@ -111,7 +110,7 @@ def rate_text(rate: str) -> str:
 
 
 def model_text(function: PciFunction) -> str:
-    """``Mellanox ConnectX-7`` from the names in pci.ids; the ids where there are none."""
+    """``Mellanox ConnectX-7`` from the names in pci.ids, or the ids."""
     if not function.device_name:
         return f"{function.vendor_id:04x}:{function.device_id:04x}"
     brackets = _BRACKETS.search(function.device_name)
@@ -121,7 +120,7 @@ def model_text(function: PciFunction) -> str:
 
 
 def vendor_text(name: str) -> str:
-    """A company's name as people say it: ``Mellanox Technologies`` -> ``Mellanox``."""
+    """A company's usual name: ``Mellanox Technologies`` -> ``Mellanox``."""
     brackets = _BRACKETS.search(name)
     if brackets:
         return brackets[1]
@@ -130,12 +129,12 @@ def vendor_text(name: str) -> str:
 
 
 def short_address(address: str, domain: str = "0000") -> str:
-    """A PCI address without the domain, where it is the usual one: ``0000:3b:00.0`` -> ``3b:00.0``."""
+    """A PCI address without the usual domain: ``0000:3b:00.0`` -> ``3b:00.0``."""
     return address.removeprefix(f"{domain}:")
 
 
 def nearest_text(found: Nearest | None) -> str:
-    """``PIX gpu-0000-1b-00-0 +1``: the distance, the first at it, and how many more are as near."""
+    """``PIX gpu-0000-1b-00-0 +1``: the distance, the first device at it, and the number of others."""
     if found is None:
         return ""
     first, *others = found.devices
@@ -144,7 +143,7 @@ def nearest_text(found: Nearest | None) -> str:
 
 
 def nearest_words(found: Nearest | None, names: Mapping[str, str]) -> str:
-    """``NODE to GPU0``, by short names; the number of GPUs where there are more than two."""
+    """``NODE to GPU0``, by short names; the number of GPUs if there are more than two."""
     if found is None:
         return ""
     gpus = [names.get(gpu.name, gpu.name) for gpu in found.devices]
@@ -152,6 +151,6 @@ def nearest_words(found: Nearest | None, names: Mapping[str, str]) -> str:
 
 
 def first_of(texts: Iterable[str]) -> str:
-    """``10.0.0.1/24 +2``: the first, and how many more there are."""
+    """``10.0.0.1/24 +2``: the first, and the number of others."""
     first, *others = tuple(texts) or ("",)
     return f"{first} +{len(others)}" if others else first

@@ -1,11 +1,7 @@
-"""What of a picture depends on the width that there is.
-
-What colours and words in the picture mean: those that occur, in as many rows as they need.
-
-Where everything in the picture goes: boxes -> shapes with places, in pixels.
+"""Places everything in the picture: boxes -> shapes, in pixels.
 
 A group is as wide as its columns need: GPUs on the left, everything else on the right, and between them a bus
-with the word for their distance. Groups without such pairs are half as wide and share a row.
+with the name of their distance. Groups without such pairs are half as wide and share a row.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from dranet.pictures.shapes import (
 
 
 class Measures(Struct, frozen=True):
-    """Pixels."""
+    """Pixels that depend on the available width."""
 
     margin: int
     panel_gap: int
@@ -48,11 +44,11 @@ class Measures(Struct, frozen=True):
     most_columns: int
     """Panels side by side."""
     has_corners: bool = True
-    """A box has room for its name and its speed on one line."""
+    """Whether a box has room for its name and its speed on one line."""
 
     @property
     def inner_width(self) -> int:
-        """Width of a group with two columns; two groups with one column each and a gap fit in, too."""
+        """Width of a group with two columns, or of two groups with one column each and a gap."""
         return 2 * self.padding + 2 * self.box_width + self.bus_width
 
 
@@ -79,7 +75,7 @@ _ROW_HEIGHT, _LINE_HEIGHT = 20, 15
 
 
 def build_legend(picture: Picture, width: float) -> Block:
-    """Colours and words that occur in the picture, in as many rows as they need."""
+    """Build the legend of colours and words that occur in the picture, in as many rows as needed."""
     boxes = _boxes_of(picture.panels)
     found_tones, marks = {box.tone for box in boxes}, [box.mark for box in boxes]
     swatches = [_swatch(f"box {tone}", _TONE_WORDS[tone], width) for tone in Tone if tone in found_tones]
@@ -124,7 +120,7 @@ def _word_entry(far: Distance, width: float) -> Block:
 
 
 def _entry(sign: Shape, indent: float, text: str, width: float) -> Block:
-    """A sign and what it means, beside it, on further lines where the picture is narrow."""
+    """A sign and its meaning, on several lines if the picture is narrow."""
     room = min(text_width(text, 12), width - indent - 4) + 1
     lines = wrap_text(text, 12, room)
     texts = [Text(indent, 14 + _LINE_HEIGHT * n, line, 12, "muted", room) for n, line in enumerate(lines)]
@@ -135,14 +131,14 @@ LABEL_HEIGHT = 22
 PANEL_HEAD = 40
 TITLE_HEIGHT = 62
 SUBTITLE_ROOM = 0.95
-"""What a line of it takes of the width: browsers that round each character to whole pixels draw a long line a
-little wider than it is measured, and nothing frames this one."""
+"""Share of the width for a line: browsers that round each character to whole pixels draw a long line wider
+than it is measured."""
 SUBTITLE_LINE = 19
-"""What each line but the first adds to it."""
+"""Height of each line except the first."""
 
 
 def lay_out(picture: Picture, m: Measures = DESK) -> Drawing:
-    """Place everything; a picture with nothing in it says so."""
+    """Place everything; an empty picture states that it is empty."""
     blocks = _panels(m, picture.panels) or [_empty_panel(m)]
     columns = _column_count(m, len(blocks))
     body = Block(0, 0)
@@ -161,7 +157,7 @@ def _column_count(m: Measures, panels: int) -> int:
 
 
 def _place_row(m: Measures, body: Block, blocks: Sequence[Block], y: float, panels: Sequence[Panel]) -> float:
-    """Panels side by side, NUMA nodes all as high as the highest and tied by the link between CPUs."""
+    """Place panels side by side. NUMA nodes have equal height and are tied by the link between CPUs."""
     height = max(block.height for block in blocks)
     for position, block in enumerate(blocks):
         x = m.margin + position * (block.width + m.panel_gap)
@@ -188,7 +184,7 @@ def _empty_panel(m: Measures) -> Block:
 
 
 def _panels(m: Measures, panels: Sequence[Panel]) -> list[Block]:
-    """All as wide as the widest needs."""
+    """All are as wide as the widest."""
     contents = [[_group(m, group) for group in panel.groups] for panel in panels]
     inner = max([m.inner_width, *(group.width for groups in contents for group in groups)])
     return [_panel(m, panel, groups, inner) for panel, groups in zip(panels, contents, strict=True)]
@@ -245,7 +241,7 @@ def _boxes(m: Measures, group: Group) -> Block:
 
 
 def _bonded(m: Measures, gpus: Sequence[Box], others: Sequence[Box], bond: Distance) -> Block:
-    """Two columns, the shorter one in the middle of the longer, and the bus that ties them."""
+    """Two columns, the shorter one centred, and the bus between them."""
     rows = max(len(gpus), len(others))
     block = Block(2 * m.box_width + m.bus_width, rows * (m.box_height + GAP) - GAP)
     left, right = m.box_width, m.box_width + m.bus_width

@@ -1,6 +1,5 @@
-"""What was seen of a node, and what the driver makes of it: what every picture and list is drawn from.
-
-The hardware as a tree, with the names that devices have in it: the same in text and in pictures.
+"""The node as pictures and lists show it: facts and decisions, and the hardware as a tree with short
+names.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from dranet.pictures.device_summary import TraitReader, short_address
 
 
 class Look(Struct, frozen=True):
-    """One look at a node."""
+    """Facts and decisions of one scan."""
 
     facts: NodeFacts
     inventory: tuple[Decision, ...]
-    """In the order in which the driver publishes: what a claim should rather get comes first."""
+    """In the order of publication: preferred devices first."""
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """In the order in which people look for a device: by PCI address or name, GPUs last."""
+        """In the order in which users look for a device: by PCI address or name, GPUs last."""
         return tuple(sorted(self.inventory, key=lambda decision: _place(decision.device)))
 
     @property
@@ -67,32 +66,31 @@ class Branch(Struct, frozen=True):
 
 
 def choose_hardware(look: Look) -> tuple[Decision, ...]:
-    """Devices with a place in the hardware: no links that software made, unless they are offered."""
+    """Return devices with a place in the hardware, and software links only if they are offered."""
     reader = TraitReader(look.facts)
     return tuple(d for d in look.decisions if d.published or not reader.read(d.device).is_software)
 
 
 def name_hardware(look: Look) -> Mapping[str, str]:
-    """The short names, the same in the tree, the matrix and the picture, whatever is shown."""
+    """Return the short names, the same in the tree, the matrix and the picture."""
     reader = TraitReader(look.facts)
     return short_names(device for device in look.devices if not reader.read(device).is_software)
 
 
 def cpus_of(facts: NodeFacts) -> Mapping[int, str]:
-    """NUMA node -> its processors, ``0-55,112-167``."""
+    """Return the CPUs by NUMA node, as ``0-55,112-167``."""
     return {node.node: node.cpus for node in facts.numa_nodes}
 
 
 def root_branches(root: TopologyNode) -> tuple[Branch, ...]:
-    """A root complex with what is below it; addresses without the domain that it names."""
+    """Return a root complex with its descendants; addresses are without the domain that it names."""
     domain = root.label.removeprefix("pci").partition(":")[0]
     return _bridge_branches(root, domain, below_switch=False)
 
 
 def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> tuple[Branch, ...]:
-    """Bridges in a row are one line, and below a switch the ports on the way to a single function are none:
-    only where paths part says how near devices are.
-    """
+    """Join bridges in a row into one line, and omit ports of a switch on the way to a single function: only
+    branches matter for the distance."""
     labels, end = [node.label], node
     while len(end.children) == 1 and not end.devices:
         end = end.children[0]
@@ -107,5 +105,5 @@ def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> 
 
 
 def leaves(node: TopologyNode) -> tuple[Branch, ...]:
-    """The devices right here."""
+    """Return the devices right here."""
     return tuple(Branch("", device=name) for name in node.devices)

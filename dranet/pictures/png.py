@@ -1,4 +1,4 @@
-"""SVG -> PNG, by resvg with a font of its own, so that it looks the same on a machine that has none."""
+"""SVG -> PNG, by resvg with a font of its own, so that it looks the same on machines without fonts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from dranet.errors import SettingsError
 
 ZOOM = 2
-"""Sharp on a screen with small pixels."""
+"""For screens with small pixels."""
 
 FONT_FAMILY = "Arimo"
-"""Has the measures of Arial."""
+"""Has the metrics of Arial."""
 
 
 def render_png(svg: str) -> bytes:
-    """The picture, two pixels for each of the SVG, in its light colours.
+    """Render the picture in light colours, two pixels for each of the SVG.
 
     Raises:
         SettingsError: the optional packages are not installed.

@@ -1,9 +1,8 @@
-"""How wide a text will be, without a font at hand: never less than in the fonts that may draw it.
+"""Shapes of a picture (rectangles, lines, texts, blocks of them), in pixels, and the width of texts without a
+font.
 
-For each printable ASCII character the larger of two widths: in Arial (Arimo and Liberation Sans are made to
-its measures) and in DejaVu Sans, the widest of the fonts that a browser takes for ``sans-serif``.
-
-What a picture is drawn with: rectangles, lines and texts with places, in pixels, and blocks of them.
+The width of each printable ASCII character is the larger of two: in Arial (and Arimo and Liberation Sans,
+which have its metrics) and in DejaVu Sans, the widest font that browsers use for ``sans-serif``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FIRST = 32
 
 
 def _table(widths: str) -> tuple[int, ...]:
-    """Hundredths of the font size, from the space on."""
+    """Hundredths of the font size, beginning with the space."""
     return tuple(map(int, widths.split()))
 
 
@@ -46,7 +45,7 @@ _OTHER, _WIDE = 100, 110
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Pixels that ``text`` takes at most, at ``size`` pixels."""
+    """Return the most pixels that ``text`` takes at ``size`` pixels."""
     table = _BOLD if bold else _REGULAR
     return sum(_character_width(character, table) for character in text) * size / 100
 
@@ -59,8 +58,8 @@ def _character_width(character: str, table: tuple[int, ...]) -> int:
 
 
 def fit_text(text: str, size: float, room: float, *, bold: bool = False) -> str:
-    """``text``, cut with ``…`` so that it is at most ``room`` pixels wide; empty where not even one
-    character has room. Looks no further into a long text than it can show."""
+    """Cut ``text`` with ``…`` to at most ``room`` pixels; empty if no character fits. Reads no further than
+    it can show."""
     table, limit = _BOLD if bold else _REGULAR, round(room * 100 / size, 6)
     used, end = 0, 0
     for position, character in enumerate(text, start=1):
@@ -74,7 +73,7 @@ def fit_text(text: str, size: float, room: float, *, bold: bool = False) -> str:
 
 
 def fit_words(words: Iterable[str], size: float, room: float, separator: str = " · ") -> str:
-    """As many of the words as fit whole; the first one cut if even that does not fit."""
+    """Join as many words as fit; the first one is cut if necessary."""
     first, *others = [*filter(None, words)] or [""]
     text = fit_text(first, size, room)
     for word in others:
@@ -86,7 +85,7 @@ def fit_words(words: Iterable[str], size: float, room: float, separator: str = "
 
 
 def wrap_text(text: str, size: float, room: float) -> list[str]:
-    """Lines of whole words; a word that is too wide for a line of its own is cut."""
+    """Break into lines of whole words; a word that is wider than a line is cut."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else ""
@@ -101,8 +100,8 @@ GAP = 12
 
 
 class Text(Struct, frozen=True):
-    """One line of text. ``x`` is where it starts, ends or has its middle, by ``anchor``; ``y`` its base
-    line; ``room`` the width that it must not exceed."""
+    """One line of text. ``x`` is its start, end or middle, according to ``anchor``; ``y`` its base line;
+    ``room`` the width that it must not exceed."""
 
     x: float
     y: float
@@ -115,8 +114,7 @@ class Text(Struct, frozen=True):
 
 
 class Rect(Struct, frozen=True):
-    """A rounded rectangle. What belongs to it is drawn after it, ``texts`` among them; ``tooltip`` shows
-    when the pointer rests on it."""
+    """A rounded rectangle with its texts; ``tooltip`` shows when the pointer rests on it."""
 
     x: float
     y: float
@@ -149,7 +147,7 @@ class Drawing(Struct, frozen=True):
 
 
 class Block(Struct):
-    """Shapes around an origin of their own, to be moved to their place."""
+    """Shapes around their own origin, to be moved to their place."""
 
     width: float
     height: float
@@ -160,7 +158,7 @@ class Block(Struct):
 
 
 def flow(blocks: Iterable[Block], width: float, gap: float) -> Block:
-    """From left to right, and on in the next row where there is no more room."""
+    """Place from left to right, and continue in the next row when one is full."""
     whole = Block(width, 0)
     x = y = row_height = 0.0
     for block in blocks:

@@ -1,6 +1,6 @@
-"""Shapes -> a standalone SVG document: one style sheet, light and dark, no script, nothing from outside.
+"""Shapes -> a standalone SVG document: one style sheet for light and dark, no script, nothing external.
 
-Every text comes from a machine and is escaped; what XML cannot hold became an escape before it got here.
+All texts are escaped. Characters that XML cannot contain were escaped before.
 """
 
 from __future__ import annotations
@@ -63,18 +63,17 @@ _DARK = """
 
 
 def draw_svg(look: Look) -> str:
-    """The picture of a node as one SVG document."""
     return render_svg(lay_out(build_picture(look)))
 
 
 def render_svg(drawing: Drawing) -> str:
-    """The document, a shape on each line, with a final newline."""
+    """Return the document, a shape on each line, with a final newline."""
     return "\n".join(_lines(drawing, f"<style>{_style(_LIGHT, _DARK)}</style>")) + "\n"
 
 
 def render_inline(drawing: Drawing, name: str) -> str:
-    """The same for a page of HTML that has :data:`INLINE_STYLE` in its own style sheet; ``name`` is its
-    class there."""
+    """Return the same for an HTML page with :data:`INLINE_STYLE` in its style sheet; ``name`` is its
+    class."""
     return "\n".join(_lines(drawing, name=name))
 
 
@@ -84,7 +83,7 @@ def _style(light: str, dark: str) -> str:
 
 
 def _scoped(rules: str) -> str:
-    """The same rules for what is in a picture alone."""
+    """Limit the rules to pictures."""
     return re.sub(r"(^|,)(?=\.)", r"\1svg ", rules, flags=re.MULTILINE)
 
 

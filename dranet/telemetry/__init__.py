@@ -1,4 +1,4 @@
-"""Logs and metrics: one log line format, one recorder for every number that the driver counts."""
+"""Logs and metrics: one format of log lines, one recorder for all metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prepare, the hooks and reconcile tell, claim by claim, and never with a claim's name."""
+"""Metrics of Prepare, the hooks, leases and reconcile; never labelled with a claim's name."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ENDED = {"status": one_of((Outcome.SUCCESS, Outcome.FAILED))}
 
 
 class PreparePhase(StrEnum):
-    """What Prepare of one claim is at; the ``phase`` label."""
+    """Phase of Prepare of one claim; the ``phase`` label."""
 
     WAIT = "wait"
-    """For others who work on the same claim or device."""
+    """For other work on the same claim or device."""
     FETCH = "fetch"
     DECODE = "decode"
     LEASE = "lease"
@@ -64,7 +64,7 @@ class PrepareMetrics:
 
     @contextmanager
     def phase(self, phase: PreparePhase) -> Iterator[None]:
-        """Time one; on any thread."""
+        """Time a phase; on any thread."""
         start = time.perf_counter()
         try:
             yield
@@ -73,7 +73,7 @@ class PrepareMetrics:
 
     @contextmanager
     def claim(self, histogram: Histogram) -> Iterator[ClaimCall]:
-        """Time the work on one claim, which has failed unless it is said to have succeeded."""
+        """Time the work on one claim; it has failed unless it is marked as succeeded."""
         call, start = ClaimCall(), time.perf_counter()
         try:
             yield call
@@ -92,7 +92,7 @@ class ClaimCall:
 
 
 class AttachMetrics:
-    """What the kernel takes for the devices of pods."""
+    """Attach and detach in the kernel."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -120,31 +120,30 @@ class AttachMetrics:
         )
 
     def observe_step(self, step: str, seconds: float) -> None:
-        """One step, or several that went out together."""
+        """Observe one step, or several that went out together."""
         self.step_seconds.labels(step).observe(seconds)
 
     def rolled_back(self) -> None:
-        """An attach failed."""
         self.rollbacks.inc()
 
     def given_back(self, seconds: float) -> None:
-        """The devices of one claim are home."""
+        """The devices of one claim were returned."""
         self.detach_seconds.observe(seconds)
 
 
 class LeaseOutcome(StrEnum):
-    """How asking a DHCP server ended; the ``outcome`` label."""
+    """Result of a DHCP request; the ``outcome`` label."""
 
     RENEWED = "renewed"
     REBOUND = "rebound"
-    """Any server was asked, because the lease's own did not answer."""
+    """Another server was asked, because the lease's own did not answer."""
     FAILED = "failed"
-    """No answer, or a refusal; asked again until the lease ends."""
+    """No answer, or a refusal; retried until the lease ends."""
     EXPIRED = "expired"
 
 
 class DhcpMetrics:
-    """What the leases of pods tell."""
+    """DHCP leases of pods."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -162,7 +161,7 @@ class DhcpMetrics:
 
 
 class ReconcileMetrics:
-    """What the net under everything finds."""
+    """Actions of reconcile."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -182,5 +181,5 @@ class ReconcileMetrics:
         )
 
     def looked(self, has_failed: bool, seconds: float) -> None:
-        """A regular look has ended."""
+        """A regular pass has ended."""
         self.seconds.labels(Outcome.FAILED if has_failed else Outcome.SUCCESS).observe(seconds)

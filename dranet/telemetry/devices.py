@@ -1,7 +1,7 @@
 """Metrics of devices, RDMA ports and links of pods, which are read when they are scraped.
 
 Series of devices are labelled with the device's name only, so they do not change when pods come and go.
-Separate series, to be joined, say which pod has a device. The traffic of pods' links is also reported with
+Separate series, to be joined, show which pod has a device. The traffic of pods' links is also reported with
 the pod's name, because for some minutes a join attributes the predecessor's traffic to a pod
 (docs/decisions/046-metrics-of-devices-and-pods.md).
 """
@@ -71,7 +71,7 @@ COMMON_LABELS: Mapping[Group, Mapping[str, str]] = {
     Group.RDMA: _PORT,
     Group.PODS: {**_POD, "port": _PORT["port"]},
 }
-"""What most metrics of a group have, explained once."""
+"""Labels of most metrics of a group."""
 
 
 class DeviceFamilies:

@@ -1,4 +1,4 @@
-"""Logs: one format, and context that goes with a line."""
+"""One format of log lines, with context."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ContextFilter(logging.Filter):
 class TextFormatter(logging.Formatter):
     """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``.
 
-    A record is one line, whatever names of pods and hardware are in it: nobody forges another line by a name,
-    or moves the cursor of who reads.
+    A record is one line, even if names of pods and hardware contain control characters: they can neither
+    forge a line nor move the reader's cursor.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,7 +38,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, the context's keys beside ``msg``."""
+    """One JSON object a line, with the context's keys next to ``msg``."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {

@@ -1,7 +1,4 @@
-"""What the driver's own process tells: its store, its duties, the time that it takes.
-
-Every metric of the driver itself. Those of devices are read, not recorded (``driver.metrics``).
-"""
+"""All metrics of the driver, with those of its own process: store, instances, scrapes."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from dranet.telemetry.recorder import LATENCY_BUCKETS, Declared, Group, Recorder
 
 
 class StoreMetrics:
-    """What the store of prepared claims tells; gauges are read when scraped."""
+    """The store of prepared claims; gauges are read when scraped."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -46,7 +43,7 @@ class StoreMetrics:
 
 
 class HandoverMetrics:
-    """What this instance is to others on the node, as in a rolling update."""
+    """The role of this instance among those on the node, as in a rolling update."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.DRIVER)
@@ -64,7 +61,7 @@ class HandoverMetrics:
 
 
 class ScrapeMetrics:
-    """What answering a scrape takes."""
+    """The cost of answering a scrape, and the port's certificate."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.DRIVER)
@@ -101,13 +98,14 @@ class ScrapeMetrics:
         )
 
     def show_validity(self, not_before: float, not_after: float) -> None:
-        """Of the port's certificate."""
+        """Show the period of the port's certificate."""
         self._not_before.labels("metrics_tls_cert").set(not_before)
         self._not_after.labels("metrics_tls_cert").set(not_after)
 
 
 class Metrics:
-    """In a registry of its own, so that tests can have several. Labels come from closed lists."""
+    """All metrics, in a registry of their own, so that tests can have several. Labels come from
+    closed lists."""
 
     def __init__(self) -> None:
         r = Recorder()
@@ -155,11 +153,11 @@ class Metrics:
 
     @property
     def declared(self) -> Sequence[Declared]:
-        """All of them, but those of the Python process."""
+        """All of them, except those of the Python process."""
         return self._recorder.declared
 
     def render(self) -> bytes:
-        """The text exposition format."""
+        """Return the text exposition format."""
         return generate_latest(self.registry)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What the node and its devices tell: inventory, health, slices, alignment."""
+"""Metrics of the node and its devices: inventory, health, slices, alignment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ScanKind(StrEnum):
 
 
 class ScanPhase(StrEnum):
-    """Of a scan; the ``phase`` label."""
+    """Phase of a scan; the ``phase`` label."""
 
     READ = "read"
     JUDGE = "judge"
 
 
 class InventoryMetrics:
-    """What scanning the node and judging its devices tell."""
+    """Scans of the node and their decisions."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
@@ -67,7 +67,7 @@ class InventoryMetrics:
 
 
 class HealthMetrics:
-    """What the watch over the devices' health tells."""
+    """Health of the devices."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
@@ -88,7 +88,7 @@ class HealthMetrics:
 
 
 class SliceMetrics:
-    """What publishing the node's ResourceSlices tells."""
+    """Publication of the node's ResourceSlices."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
@@ -114,14 +114,14 @@ class SliceMetrics:
         self._gates: frozenset[str] = frozenset()
 
     def show_missing(self, gates: frozenset[str]) -> None:
-        """These feature gates are missing now, and no others."""
+        """Show these feature gates as missing, and no others."""
         for gate in self._gates | gates:
             self.missing.labels(gate).set(gate in gates)
         self._gates |= gates
 
 
 class AlignmentMetrics:
-    """How near the network devices of pods are to their GPUs."""
+    """Distance of pods' network devices to their GPUs."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)

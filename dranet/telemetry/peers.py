@@ -1,4 +1,4 @@
-"""What talking to the API server, the kubelet and the runtime tells."""
+"""Metrics of the API server, the kubelet and the runtime."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ApiMetrics:
 
 
 class ReportMetrics:
-    """What becomes of claim statuses and Events."""
+    """Claim statuses and Events."""
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.PEERS)
@@ -99,7 +99,7 @@ class ReportMetrics:
 
 
 class KubeletMetrics:
-    """The kubelet's calls, and whether it knows us."""
+    """The kubelet's calls, and its registration of the driver."""
 
     def __init__(self, r: Recorder) -> None:
         r, claims = r.of(Group.PEERS), r.of(Group.CLAIMS)
@@ -126,7 +126,7 @@ class KubeletMetrics:
 
 
 class RuntimeMetrics:
-    """The runtime's hooks, and whether it is there."""
+    """The runtime's hooks, and the connection to it."""
 
     def __init__(self, r: Recorder) -> None:
         r, claims = r.of(Group.PEERS), r.of(Group.CLAIMS)
@@ -156,12 +156,11 @@ class RuntimeMetrics:
         )
 
     def observe(self, method: str, outcome: str, seconds: float) -> None:
-        """One hook was run."""
         self.requests.labels(method, outcome).inc()
         self.latency.labels(method, outcome).observe(seconds)
 
     def begun(self, gap_seconds: float) -> None:
-        """There is a connection, after so long without."""
+        """Connected, after so many seconds without a connection."""
         self.connections.inc()
         self.gaps.inc(gap_seconds)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranet.driver.health.monitor import UNKNOWN_SECONDS, ToldHealth
+from dranet.driver.health.monitor import UNKNOWN_SECONDS, SteadyHealth
 from dranet.kubelet.health import DeviceHealthFact
 
 WELL = DeviceHealthFact("node", "eth1", True)
@@ -11,35 +11,35 @@ BROKEN = DeviceHealthFact("node", "eth1", False, "link-down: eth1 has no carrier
 
 
 def test_a_device_that_was_well_is_told_as_well_while_it_is_off_on_the_node() -> None:
-    told = ToldHealth()
+    told = SteadyHealth()
     assert told.settle([WELL], {"eth1"}, 0) == (WELL,)
     assert told.settle([OFF], (), 1) == (WELL,)
     assert told.settle([OFF], (), 1 + 10 * UNKNOWN_SECONDS) == (WELL,)
 
 
 def test_a_link_that_stays_off_in_a_pod_is_told_so() -> None:
-    told = ToldHealth()
+    told = SteadyHealth()
     told.settle([WELL], {"eth1"}, 0)
     assert told.settle([OFF], {"eth1"}, 1) == (WELL,)
     assert told.settle([OFF], {"eth1"}, 1 + UNKNOWN_SECONDS) == (OFF,)
 
 
 def test_time_on_the_node_does_not_count_as_time_in_a_pod() -> None:
-    told = ToldHealth()
+    told = SteadyHealth()
     told.settle([WELL], (), 0)
     told.settle([OFF], (), 1)
     assert told.settle([OFF], {"eth1"}, 100) == (WELL,)
 
 
 def test_a_fault_is_told_at_once_and_forgets_that_the_device_was_well() -> None:
-    told = ToldHealth()
+    told = SteadyHealth()
     told.settle([WELL], {"eth1"}, 0)
     assert told.settle([BROKEN], {"eth1"}, 1) == (BROKEN,)
     assert told.settle([OFF], {"eth1"}, 2) == (OFF,)
 
 
 def test_nothing_is_made_up_of_a_device_that_was_never_well_or_is_gone() -> None:
-    told = ToldHealth()
+    told = SteadyHealth()
     assert told.settle([OFF], (), 0) == (OFF,)
     told.settle([WELL], (), 1)
     assert told.settle([], (), 2) == ()

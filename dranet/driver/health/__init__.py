@@ -1,1 +1,1 @@
-"""The health of the node's devices: read, judged over time, told to the kubelet and the scheduler."""
+"""The health of the node's devices: read, followed over time, reported to the kubelet and the scheduler."""

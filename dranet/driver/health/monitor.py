@@ -1,17 +1,10 @@
-"""What the kubelet is told of devices whose links are on their way into a pod, on their way home, or off.
+"""Observations -> health over time -> the kubelet, the slices, Events and metrics.
 
-The kubelet syncs a pod anew with each change that it hears of one of its devices, and nothing else happens to
-the pod, its end included, until it has looked at the runtime again: a second later at most. A link that moves
-is off or out of sight for milliseconds, and one that nobody has is often off. Neither is news for a pod: a
-device that was well is told as well until more is known.
-
-HealthObservation -> judgement in time -> the kubelet, the slices, Events and metrics.
-
-:class:`HealthMonitor` looks after each scan and whenever a link in a pod has changed, and in between only
-while something is pending: a fault that must last, or be gone, for some time. Nothing wakes up while all is
-steady. Every instance of the driver judges; telling the kubelet, Events and the file are the business of the
-one that is on duty, as the slices with their taints are. Two that differ by a second in when a fault began
-would make the kubelet write the pod's status anew with each word.
+:class:`HealthMonitor` observes after each scan and whenever a link in a pod has changed. In between it only
+does so while something is pending: a fault that must persist, or be gone, for some time. Nothing wakes up
+while all is steady. Every instance of the driver follows the health of devices. Only the leader reports it to
+the kubelet, writes Events and the file, and publishes taints: two instances that disagree by a second about
+the begin of a fault would make the kubelet rewrite the pod's status with each report.
 """
 
 from __future__ import annotations
@@ -38,11 +31,18 @@ from dranet.settings import HealthTaints, Settings
 from dranet.telemetry import HealthMetrics
 
 UNKNOWN_SECONDS = 10.0
-"""A link that is off, or out of sight, for so long in a pod is told as it is. Faults wait as long."""
+"""How long a link in a pod must be off or out of sight before it is reported as unknown. Faults wait
+as long."""
 
 
-class ToldHealth:
-    """The last word on each device that was well."""
+class SteadyHealth:
+    """Keeps short interruptions of a moving link from the kubelet.
+
+    The kubelet syncs a pod again with each change of one of its devices, and nothing else happens to the pod,
+    its end included, until it has asked the runtime again, up to a second later. A link that moves is off or
+    out of sight for milliseconds, and one that no pod has is often off. Neither is news for a pod: a device
+    that was healthy stays so until more is known.
+    """
 
     def __init__(self) -> None:
         self._well: dict[str, DeviceHealthFact] = {}
@@ -51,7 +51,7 @@ class ToldHealth:
     def settle(
         self, facts: Sequence[DeviceHealthFact], in_pods: Collection[str], now: float
     ) -> tuple[DeviceHealthFact, ...]:
-        """The facts as the kubelet is to hear them. ``in_pods`` are the devices that were moved into one."""
+        """Return the facts to report. ``in_pods`` are the devices that were moved into one."""
         unknown = {fact.device for fact in facts if fact.healthy is None}
         self._unknown_since = {name: self._unknown_since.get(name, now) for name in unknown & {*in_pods}}
         late = {name for name, since in self._unknown_since.items() if now - since >= UNKNOWN_SECONDS}
@@ -63,13 +63,13 @@ class ToldHealth:
 log = logging.getLogger(__name__)
 
 LEAST_WAIT_SECONDS = 0.05
-"""Timers are a little early at times; this keeps us from looking again and again until it is time."""
+"""Timers may be early; this avoids a busy loop until it is time."""
 
 RESCANS_OF_A_WINDOW = 5
 
 MOST_GONE = 512
-"""Devices that are not there (any more) and may come back: a card does for a moment when its firmware is
-changed. Names of software links must not fill the memory."""
+"""Devices that are gone and may return: a card is gone for a moment while its firmware is updated. Names of
+software links must not fill the memory."""
 
 _STATES = {True: "healthy", False: "unhealthy", None: "unknown"}
 
@@ -78,17 +78,17 @@ class HealthRules(Struct, frozen=True):
     """The operator's settings."""
 
     pool: str
-    """Of the node's devices."""
+    """Name of the pool of the node's devices."""
     patience: Patience
     hardest: TaintEffect | None
     """Effect of the taint of a device that carries nothing; ``None``: no taints at all."""
 
 
 def build_rules(settings: Settings) -> HealthRules:
-    """What the settings say; counters are compared over several rescans.
+    """Return the rules of the settings; counters are compared over several rescans.
 
     Raises:
-        SettingsError: ``health_ignore`` names a fault that there is none of.
+        SettingsError: ``health_ignore`` names an unknown fault.
     """
     known = {str(kind) for kind in FaultKind}
     if unknown := sorted(set(settings.health_ignore) - known):
@@ -135,7 +135,8 @@ class DeviceStates(Struct, frozen=True):
 
 
 class HealthMonitor:
-    """Implements ``kubelet.health.HealthSource`` and ``driver.publish.HealthWatch``. For the event loop."""
+    """Follows the health of all devices. Implements ``kubelet.health.HealthSource`` and
+    ``driver.publish.HealthWatch``. For the event loop."""
 
     def __init__(
         self,
@@ -158,10 +159,10 @@ class HealthMonitor:
         self._clock, self._wall = clocks.steady, clocks.wall
         self._trackers: dict[str, DeviceTracker] = {}
         self._memories: dict[str, DeviceMemory] = {}
-        """Of devices that are not there, the latest last."""
+        """Of devices that are gone, the latest last."""
         self._written: Mapping[str, DeviceMemory] = {}
         self._facts: Sequence[DeviceHealthFact] = ()
-        self._told = ToldHealth()
+        self._steady = SteadyHealth()
         self._in_pods: frozenset[str] = frozenset()
         """Devices that were moved into one."""
         self._wake = asyncio.Event()
@@ -171,18 +172,17 @@ class HealthMonitor:
         """By device; devices without any are left out."""
 
     def snapshot(self) -> Sequence[DeviceHealthFact]:
-        """One fact for each published device, and for each that is gone while a pod has it; nothing while
-        another instance speaks. The kubelet keeps what it was told for longer than the hand-over takes."""
-        return self._told.settle(self._facts, self._in_pods, self._clock()) if self._is_leader() else ()
+        """Return one fact for each published device, and for each that is gone while a pod has it; nothing
+        while another instance is the leader. The kubelet keeps facts for longer than a hand-over takes."""
+        return self._steady.settle(self._facts, self._in_pods, self._clock()) if self._is_leader() else ()
 
     @property
     def facts(self) -> Sequence[DeviceHealthFact]:
-        """What is known now, whoever is on duty."""
+        """What is known now, even if this instance is not the leader."""
         return self._facts
 
     @property
     def unhealthy(self) -> frozenset[str]:
-        """Devices that do not work."""
         return frozenset(fact.device for fact in self._facts if fact.healthy is False)
 
     def get_states(self) -> DeviceStates:
@@ -193,13 +193,13 @@ class HealthMonitor:
         )
 
     def recall(self) -> None:
-        """Take over what an earlier process of this boot knew; before the first look. Blocking."""
+        """Take over what an earlier process of this boot knew, before the first observation. Blocking."""
         now = self._clock()
         self._memories = {name: memory.without_future(now) for name, memory in self._file.read().items()}
         self._written = dict(self._memories)
 
     async def scanned(self, *, is_full: bool) -> None:
-        """The inventory is fresh; counters are read with each full scan."""
+        """Observe after a scan; counters are read with each full scan."""
         self._observer.scanned(is_full=is_full)
         if is_full:
             await self._observer.read_all()
@@ -208,12 +208,12 @@ class HealthMonitor:
         self._wake.set()
 
     def pod_changed(self, pod_uid: str) -> None:
-        """A link in that pod reads differently."""
+        """Observe again soon: a link in that pod has changed."""
         self._changed_pods.add(pod_uid)
         self._wake.set()
 
     async def run(self) -> None:
-        """Look when something is due or was told, for ever."""
+        """Observe when something is due or has changed, until cancelled."""
         while True:
             await self._wait_due()
             self._wake.clear()
@@ -236,7 +236,8 @@ class HealthMonitor:
             log.debug("a fault is due")
 
     def _find_devices_to_read(self) -> set[str]:
-        """Devices in pods that changed, and those whose port may be well again by now: nobody tells of it."""
+        """Return devices in pods that changed, and those whose port may have recovered, which no notification
+        reports."""
         pods, self._changed_pods = self._changed_pods, set()
         held = {name for name, holder in self._observer.find_holders().items() if holder.mover in pods}
         down = {
@@ -245,7 +246,7 @@ class HealthMonitor:
         return held | down
 
     def look(self) -> None:
-        """Judge every device by what is known now, and tell what is new."""
+        """Update the health of every device from what is known now, and report changes."""
         holders = self._observer.find_holders()
         now, wall = self._clock(), self._wall()
         seen: dict[str, DeviceTracker] = {}
@@ -254,7 +255,7 @@ class HealthMonitor:
             if tracker.is_news(observation, now):
                 before = tracker.health
                 self._metrics.carrier_losses.inc(tracker.observe(observation, now, wall))
-                self._tell(device.name, before, tracker.health, holders.get(device.name, NOBODY))
+                self._report(device.name, before, tracker.health, holders.get(device.name, NOBODY))
         for name in self._trackers.keys() - seen.keys():
             self._memories[name] = self._trackers[name].memory
         for name in list(self._memories)[: max(0, len(self._memories) - MOST_GONE)]:
@@ -266,8 +267,8 @@ class HealthMonitor:
         memory = self._memories.pop(name, None) or DeviceMemory()
         return DeviceTracker(self._rules.patience, memory)
 
-    def _tell(self, name: str, before: DeviceHealth, health: DeviceHealth, holder: Holder) -> None:
-        """A device that becomes unhealthy, or is so no more."""
+    def _report(self, name: str, before: DeviceHealth, health: DeviceHealth, holder: Holder) -> None:
+        """Report a device that became unhealthy or recovered."""
         is_bad = health.healthy is False
         if is_bad == (before.healthy is False):
             return
@@ -276,7 +277,7 @@ class HealthMonitor:
             logging.WARNING if is_bad else logging.INFO,
             "device %s is %s: %s",
             name,
-            "unhealthy" if is_bad else "not unhealthy any more",
+            "unhealthy" if is_bad else "no longer unhealthy",
             message,
         )
         if self._is_leader():
@@ -302,8 +303,7 @@ class HealthMonitor:
         return facts
 
     def _build_facts_of_gone(self, holders: Mapping[str, Holder]) -> list[DeviceHealthFact]:
-        """Unplugged, or off the bus, while a pod has it: not published any more, but its pod wants to
-        know."""
+        """Return facts about devices that were unplugged, or fell off the bus, while a pod has them."""
         held_back = self._inventory.view.held_back
         return [
             DeviceHealthFact(self._rules.pool, name, False, f"{name} {held_back[name].reason}")
@@ -320,7 +320,7 @@ class HealthMonitor:
             self._metrics.faults.labels(kind).set(faults[kind])
 
     async def _save(self) -> None:
-        """Write down what counts. Small changes (a fault that shows again while it counts) can wait."""
+        """Write the file if it matters. Small changes (a raised fault that shows again) can wait."""
         if not self._is_leader():
             return
         memories = {**self._memories, **{name: tracker.memory for name, tracker in self._trackers.items()}}
@@ -336,7 +336,7 @@ _UNWATCHED = {
 
 
 def _outline(memories: Mapping[str, DeviceMemory]) -> Mapping[str, object]:
-    """What makes the file worth writing."""
+    """Return what makes the file worth writing."""
     return {
         name: ({kind: known.state.raised for kind, known in memory.faults.items()}, memory.versions)
         for name, memory in memories.items()

@@ -1,7 +1,8 @@
-"""What is known of each offered device's health: scan, pods' links and readings, brought together.
+"""Observations of each offered device: scan, links in pods and readings, brought together.
 
-A device that a pod has is out of the scan's sight. Its link is told from inside the pod
-(``kernel.podlinks``), its RDMA ports by sysfs in shared mode and by the pod's namespace in exclusive mode.
+The scan does not see a device in a pod. Its link is reported from inside the pod
+(``kernel.namespaces.pod_links``), its RDMA ports by sysfs in shared mode and from the pod's namespace in
+exclusive mode.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Holder(Struct, frozen=True):
-    """Which pods have a device, and in which one it is."""
+    """The pods that have a device, and the one that it was moved into."""
 
     pods: tuple[PodRef, ...] = ()
     mover: str = ""
@@ -44,7 +45,8 @@ NOBODY = Holder()
 
 
 def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
-    """Who has which device, by its name; a shared one stays on the node, whoever has a link on top of it."""
+    """Return the holders by device. A shared device stays on the node, even if pods have links on
+    top of it."""
     holders: dict[str, Holder] = {}
     for record in records:
         for prepared in record.devices:
@@ -57,24 +59,24 @@ def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
 
 
 def find_moved_link(device: Device, pod_ifname: str, links: Sequence[CountedLink]) -> CountedLink | None:
-    """Of the links of a pod the one that was moved into it: by its PCI function, which a pod cannot change;
-    where the kernel does not tell that, by its name."""
+    """Return the link of the pod that was moved into it: by its PCI function, which a pod cannot change, or
+    by its name if the kernel does not report that."""
     mine = [seen for seen in links if device.pci_address and seen.link.pci_address == device.pci_address]
     named = [seen for seen in mine or links if seen.link.ifname == pod_ifname]
     return next(iter((*named, *mine)), None)
 
 
 class _Reading(Struct):
-    """The last health counters of one device, and who had it then: with another owner they mean nothing."""
+    """The last health counters of one device, valid while the same pod has it."""
 
     mover: str
     polled: HealthCounters = field(default=HealthCounters())
     scanned_ports: tuple[RdmaPort, ...] = ()
-    """What the scan said of the ports when they were read in between."""
+    """The ports in the scan when they were read in between."""
 
 
 class HealthObserver:
-    """Reads and brings together. For the event loop; what blocks runs in worker threads."""
+    """Reads and combines. For the event loop; blocking reads run in worker threads."""
 
     def __init__(
         self, inventory: Inventory, store: ClaimStore, pod_links: PodLinks, sysfs_root: Path
@@ -93,7 +95,7 @@ class HealthObserver:
         return find_holders(self._store.get_all())
 
     def collect(self, holders: Mapping[str, Holder]) -> Iterator[tuple[Device, HealthObservation]]:
-        """Each offered device that can be watched, with what is known of it."""
+        """Yield each offered device that can be observed, with its observation."""
         view = self.inventory.view
         if view is not self._view:
             self._view = view
@@ -131,8 +133,8 @@ class HealthObserver:
         return find_moved_link(device, holder.pod_ifname, self._pod_links.get_links(holder.mover))
 
     def _counters(self, name: str, holder: Holder) -> HealthCounters:
-        """What was read while others had the device is forgotten for good: counters go on with it, and what
-        they have counted meanwhile would look like something new when it comes back."""
+        """Return the counters read from the present holder. Those of another holder are dropped: what they
+        count meanwhile would look new when the device returns."""
         reading = self._readings.get(name)
         if reading is not None and reading.mover != holder.mover:
             del self._readings[name]
@@ -140,7 +142,7 @@ class HealthObserver:
         return reading.polled if reading is not None else HealthCounters()
 
     async def read_all(self) -> None:
-        """Read the health counters of every offered device, and have the links of pods told again."""
+        """Read the health counters of every offered device, and have the links of pods reported again."""
         if not self.inventory.is_live:
             return
         holders, view = self.find_holders(), self.inventory.view
@@ -160,7 +162,7 @@ class HealthObserver:
             await self.read_ports({d.name for d in devices if holders.get(d.name, NOBODY).mover})
 
     async def read_ports(self, names: Collection[str]) -> None:
-        """Read the RDMA ports of these devices again: no notification tells of them."""
+        """Read the RDMA ports of these devices again, because no notification reports them."""
         if not names or not self.inventory.is_live:
             return
         holders, view = self.find_holders(), self.inventory.view
@@ -185,8 +187,8 @@ class HealthObserver:
             return None
 
     def scanned(self, *, is_full: bool) -> None:
-        """A scan is newer than ports that were read in between, where it has read them: a partial one repeats
-        what an earlier one said of most devices. In exclusive mode it does not see those in pods."""
+        """Drop ports that were read before this scan, where it has read them: a partial scan repeats what an
+        earlier one saw of most devices. In exclusive mode it does not see devices in pods."""
         view = self.inventory.view
         if view.facts.rdma_netns_exclusive:
             return
@@ -214,7 +216,8 @@ def _target(device: Device, holder: Holder, view: View) -> CounterTarget:
 
 
 def _versions(function: PciFunction | None, link: Link | None, rdma_firmware: str) -> dict[str, str]:
-    """Of firmware and drivers, what is told. A link in a pod is not asked for its driver."""
+    """Return the versions of firmware and drivers that are known. A link in a pod is not asked for its
+    driver."""
     told = {
         "driver": function.driver if function is not None else "",
         "driver version": link.driver_version if link is not None else "",

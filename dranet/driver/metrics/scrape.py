@@ -1,12 +1,9 @@
-"""Answers a scrape: what the driver has counted, and what the kernel counts now of devices and pods.
+"""Answers a scrape: the driver's own metrics, and what the kernel counts now for devices and pods.
 
-Nothing is read between two scrapes. Blocking reads have a thread of their own, so that neither the event loop
-nor a hook waits for them, and an answer comes in time even where the kernel hangs: without what could not be
-read. A thread that hangs is left behind, and its place (a pod, an RDMA device) is left out for as long as
-that lasts, so that it costs no series but its own. Two who ask at once, as pairs of Prometheus do, get the
-same.
-
-Gauges of the driver's parts that are read when they are scraped.
+Nothing is read between two scrapes. Blocking reads have a thread of their own, so neither the event loop nor
+a hook waits for them. If the kernel hangs, the answer comes in time without what could not be read. The
+thread is abandoned, and its place (a pod, an RDMA device) is left out until it returns, so only its series
+are missing. Concurrent scrapes, as from a pair of Prometheus servers, get the same answer.
 """
 
 from __future__ import annotations
@@ -37,18 +34,18 @@ from dranet.view.policy import PolicySource
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 1.0
-"""How long what was read answers others, too."""
+"""How long a result answers other scrapes."""
 READ_SECONDS = 2.0
 """How long a scrape waits for the kernel. Prometheus waits 10 s by default."""
 
 MOST_STUCK = 4
-"""Threads that hang at a time. With more it is the kernel, and no place in it."""
+"""Abandoned threads at a time. With more, the whole kernel hangs and not one place."""
 
 NOTHING = Snapshot((), (), frozenset(), {})
 
 
 class Scraper:
-    """Made and used on the event loop."""
+    """Created and used on the event loop."""
 
     def __init__(
         self,
@@ -68,17 +65,17 @@ class Scraper:
         self._read_seconds = read_seconds
         self._work: asyncio.Task[bytes] | None = None
         self._stuck: list[tuple[_Job, Readings]] = []
-        """Threads that were left behind, and where they are."""
+        """Abandoned threads, and their places."""
 
     async def render(self) -> bytes:
-        """The whole answer, in the text form."""
+        """Return the whole answer, in the text format."""
         if self._work is None:
             self._work = asyncio.create_task(self._read_anew(), name="scrape")
-        devices = await asyncio.shield(self._work)  # whoever else waits for it goes on
+        devices = await asyncio.shield(self._work)  # other scrapes keep waiting for it
         return self._metrics.render() + devices
 
     async def _read_anew(self) -> bytes:
-        """Others get the same until it is forgotten."""
+        """Read, and keep the result for other scrapes for a while."""
         kept = 0.0
         try:
             text = await self._read()
@@ -91,7 +88,6 @@ class Scraper:
         return text
 
     def _forget(self) -> None:
-        """At idle nothing of it is kept."""
         self._work = None
 
     async def _read(self) -> bytes:
@@ -112,10 +108,10 @@ class Scraper:
         return text
 
     async def _read_in_thread(self, snapshot: Snapshot, readings: Readings) -> bytes:
-        """Raises TimeoutError: the kernel is still at it, or at as much as we let it be."""
+        """Raises TimeoutError: the kernel has not answered, or too many threads are stuck."""
         self._stuck = [(job, where) for job, where in self._stuck if job.is_alive]
         avoid = {where.begun[-1] for _, where in self._stuck if where.begun}
-        with closing(snapshot):  # what the thread has not taken yet when nobody waits for it any more
+        with closing(snapshot):  # closes what the thread has not taken when it is abandoned
             if len(self._stuck) >= MOST_STUCK:
                 raise TimeoutError
             job = _Job(partial(self._read_and_write, snapshot, readings, avoid))
@@ -129,7 +125,7 @@ class Scraper:
         return text
 
     def _leave(self, job: _Job, readings: Readings) -> None:
-        """Nobody waits for it any more; it ends where it is."""
+        """Abandon the thread; it ends at its present place."""
         readings.is_left.set()
         self._stuck.append((job, readings))
         place = describe(readings.begun[-1]) if readings.begun else "devices"
@@ -150,7 +146,7 @@ class Scraper:
 
 
 class _Job:
-    """Work in a thread of its own, which tells the event loop when it is done."""
+    """Work in a thread of its own that notifies the event loop when it is done."""
 
     def __init__(self, work: Callable[[], bytes]) -> None:
         self._work = work
@@ -158,18 +154,18 @@ class _Job:
         self._answer: asyncio.Future[bytes] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="scrape", daemon=True)
         self.lag_seconds = 0.0
-        """How long the loop took to hear of the end."""
+        """How long the loop took to notice the end."""
 
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Raises RuntimeError: it cannot be."""
+        """Raises RuntimeError: the thread cannot be started."""
         self._thread.start()
 
     async def wait(self, seconds: float) -> bytes:
-        """Raises TimeoutError: it goes on behind our back."""
+        """Raises TimeoutError: the thread goes on."""
         async with asyncio.timeout(seconds):
             return await self._answer
 
@@ -184,7 +180,7 @@ class _Job:
 
     def _settle(self, answer: bytes | Exception, told: float) -> None:
         self.lag_seconds = time.perf_counter() - told
-        if self._answer.done():  # nobody waits any more
+        if self._answer.done():  # abandoned
             return
         if isinstance(answer, Exception):
             self._answer.set_exception(answer)

@@ -1,1 +1,1 @@
-"""What became of a claim, told to users: claim status and Events."""
+"""Reports to users: claim status and Events."""

@@ -6,10 +6,10 @@ an unreachable API server delays a status and breaks nothing. A claim whose stat
 other claims nor Events.
 
 An Event reports a device that is farther from its GPU than necessary, once for each time that the claim's
-status begins to say so. The status is written first, and the driver may die before it writes the Event.
-Therefore an instance that finds such a status, and it is recent, writes the Event under a name derived from
-the time in the status. If that Event exists, the API server rejects the duplicate. Neither a restart nor a
-second instance repeats it, and none is lost.
+status begins to show it. The status is written first, and the driver may die before it writes the Event.
+Therefore an instance that finds a recent status of that kind writes the Event under a name derived from the
+time in the status. If that Event exists, the API server rejects the duplicate. Neither a restart nor a second
+instance repeats it, and none is lost.
 """
 
 from __future__ import annotations
