@@ -12,7 +12,7 @@ from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
 from dranet.model.device import Device, DeviceKind
-from dranet.pictures.device_summary import UNKNOWN, TraitReader, Traits, first_of, nearest_text
+from dranet.pictures.device_summary import UNKNOWN, DeviceSummarizer, DeviceSummary, first_of, nearest_text
 from dranet.pictures.node_view import summarize
 from dranet.settings import Settings
 from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document
@@ -100,7 +100,7 @@ def _as_table(_: NodeView, shown: Sequence[Decision], screen: Screen) -> list[st
 
 
 def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
-    reader = TraitReader(look.facts)
+    reader = DeviceSummarizer(look.facts)
     gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
 
     def cells(device: Device) -> tuple[str, ...]:
@@ -114,9 +114,9 @@ def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[
 _DETAILS = ("STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL")
 
 
-def _detail_cells(traits: Traits) -> tuple[str, ...]:
-    addresses = first_of(traits.addresses)
-    return (traits.state, traits.speed, traits.rate, addresses, traits.sriov, traits.model)
+def _detail_cells(summary: DeviceSummary) -> tuple[str, ...]:
+    addresses = first_of(summary.addresses)
+    return (summary.state, summary.speed, summary.rate, addresses, summary.sriov, summary.model)
 
 
 def _place(device: Device) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from dranet.cli.topology_text import (
 from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import matrix
-from dranet.pictures.device_summary import TraitReader
+from dranet.pictures.device_summary import DeviceSummarizer
 from dranet.pictures.node_view import choose_hardware, name_hardware, summarize
 from dranet.pictures.png import render_png
 from dranet.pictures.svg import draw_svg
@@ -100,7 +100,7 @@ def describe_topology(look: NodeView) -> dict[str, Any]:
     names = name_hardware(look)
     decisions = {d.device.name: d for d in look.decisions if d.device.name in names}
     distances = matrix(decision.device for decision in decisions.values())
-    reader = TraitReader(look.facts)
+    reader = DeviceSummarizer(look.facts)
     return {
         "host": {"name": look.facts.host.name, "product": look.facts.host.product},
         "numaNodes": [
@@ -114,12 +114,12 @@ def describe_topology(look: NodeView) -> dict[str, Any]:
     }
 
 
-def _describe(decision: Decision, short_name: str, reader: TraitReader) -> dict[str, Any]:
-    traits = reader.read(decision.device)
+def _describe(decision: Decision, short_name: str, reader: DeviceSummarizer) -> dict[str, Any]:
+    summary = reader.read(decision.device)
     return {
         "shortName": short_name,
         **describe(decision),
-        "model": traits.model or None,
-        "state": traits.state or None,
-        "rate": traits.rate or traits.speed or None,
+        "model": summary.model or None,
+        "state": summary.state or None,
+        "rate": summary.rate or summary.speed or None,
     }

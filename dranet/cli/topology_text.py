@@ -10,7 +10,7 @@ from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from dranet.model.facts import NodeFacts
-from dranet.pictures.device_summary import UNKNOWN, TraitReader
+from dranet.pictures.device_summary import UNKNOWN, DeviceSummarizer
 from dranet.pictures.node_view import Branch, Look, cpus_of, leaves, name_hardware, root_branches, summarize
 from dranet.printable import printable
 from dranet.terminal import GAP, Screen, cut, format_table
@@ -46,13 +46,13 @@ def draw_topology(look: Look, shown: Sequence[Decision], screen: Screen) -> list
 
 
 def _device_rows(look: Look, shown: Sequence[Decision]) -> Mapping[str, Sequence[str]]:
-    reader, names = TraitReader(look.facts), name_hardware(look)
+    reader, names = DeviceSummarizer(look.facts), name_hardware(look)
     rows: dict[str, Sequence[str]] = {}
     for decision in shown:
-        device, traits = decision.device, reader.read(decision.device)
-        end = traits.model if decision.published else f"not offered: {decision.reason}"
+        device, summary = decision.device, reader.read(decision.device)
+        end = summary.model if decision.published else f"not offered: {decision.reason}"
         row = (names.get(device.name, ""), device.name, device.ifname, device.rdma_device)
-        rows[device.name] = [printable(text) for text in (*row, traits.pace, end)]
+        rows[device.name] = [printable(text) for text in (*row, summary.speed_or_state, end)]
     return rows
 
 

@@ -12,7 +12,7 @@ from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
-from dranet.pictures.device_summary import TraitReader, Traits, nearest_words
+from dranet.pictures.device_summary import DeviceSummarizer, DeviceSummary, nearest_words
 from dranet.pictures.node_view import (
     Branch,
     Look,
@@ -118,7 +118,7 @@ class _Artist:
         self._shown = {decision.device.name: decision for decision in shown}
         self._names = name_hardware(look)
         self._address_names = {d.pci_address: self._names.get(d.name, d.name) for d in look.devices}
-        self._reader = TraitReader(look.facts)
+        self._reader = DeviceSummarizer(look.facts)
         self._gpus = [device for device in self._devices() if device.kind is DeviceKind.GPU]
 
     def _devices(self) -> Iterator[Device]:
@@ -134,7 +134,7 @@ class _Artist:
         for node in topology_tree(self._devices()):
             groups = [self._group(b) for child in node.children for b in root_branches(child)]
             if node.devices:
-                groups.append(self._loose(node.devices))
+                groups.append(self._ungrouped(node.devices))
             yield Panel(
                 _PANEL_TITLES.get(node.label, node.label),
                 cpus.get(node.label, ""),
@@ -142,7 +142,7 @@ class _Artist:
                 is_numa_node=node.label not in _PANEL_TITLES,
             )
 
-    def _loose(self, names: Sequence[str]) -> Group:
+    def _ungrouped(self, names: Sequence[str]) -> Group:
         return Group("", others=tuple(self._boxes([self._shown[name] for name in names], bond=None)))
 
     def _group(self, branch: Branch) -> Group:
@@ -190,10 +190,10 @@ class _Artist:
         return Box(tone, f"{len(same)} VFs", "", lines, "\n".join(d.device.name for d in same))
 
     def _box(self, decision: Decision, bond: Distance | None) -> Box:
-        device, traits = decision.device, self._reader.read(decision.device)
+        device, summary = decision.device, self._reader.read(decision.device)
         near = None if device.kind is DeviceKind.GPU or bond is not None else nearest(device, self._gpus)
         mark = self._marks.get(device.name, NOTHING)
-        third = [nearest_words(near, self._names), traits.model]
+        third = [nearest_words(near, self._names), summary.model]
         if not decision.published:
             third = [decision.reason.partition(":")[0]]  # the rest is in the tooltip
         if mark is not NOTHING:
@@ -201,9 +201,9 @@ class _Artist:
         return Box(
             tone=_tone(decision),
             name=self._names.get(device.name, printable(device.name)),
-            corner=printable(traits.pace),
-            lines=tuple(tuple(map(printable, line)) for line in (_second_line(device, traits), third)),
-            tooltip=_tooltip(decision, traits, mark),
+            corner=printable(summary.speed_or_state),
+            lines=tuple(tuple(map(printable, line)) for line in (_second_line(device, summary), third)),
+            tooltip=_tooltip(decision, summary, mark),
             mark=mark,
         )
 
@@ -211,10 +211,10 @@ class _Artist:
 _PANEL_TITLES = {"NUMA node unknown": "NUMA node not known", "no PCI": "Not on PCI"}
 
 
-def _second_line(device: Device, traits: Traits) -> tuple[str, ...]:
+def _second_line(device: Device, summary: DeviceSummary) -> tuple[str, ...]:
     if device.kind is DeviceKind.GPU:
         return (device.name,)
-    return (device.ifname or device.name, device.rdma_device, traits.sriov)
+    return (device.ifname or device.name, device.rdma_device, summary.sriov)
 
 
 def _tone(decision: Decision) -> Tone:
@@ -223,11 +223,11 @@ def _tone(decision: Decision) -> Tone:
     return {DeviceKind.GPU: Tone.GPU, DeviceKind.RDMA: Tone.RDMA}.get(decision.device.kind, Tone.NIC)
 
 
-def _tooltip(decision: Decision, traits: Traits, mark: Mark) -> str:
+def _tooltip(decision: Decision, summary: DeviceSummary, mark: Mark) -> str:
     device = decision.device
     path = " / ".join((device.pcie_root, *device.pci_path)) if device.pci_path else ""
     not_offered = "" if decision.published else f"not offered: {decision.reason}"
-    lines = (device.name, traits.model, path, not_offered, mark.fault, mark.pod and f"in {mark.pod}")
+    lines = (device.name, summary.model, path, not_offered, mark.fault, mark.pod and f"in {mark.pod}")
     return "\n".join(printable(line) for line in lines if line)
 
 

@@ -26,7 +26,7 @@ _LINK_LOCAL_SCOPE = 253
 _NOT_UP = ("down", "lowerlayerdown")
 
 
-class Traits(Struct, frozen=True):
+class DeviceSummary(Struct, frozen=True):
     """Empty if unknown."""
 
     addresses: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Traits(Struct, frozen=True):
     """Whether it is a link without hardware."""
 
     @property
-    def pace(self) -> str:
+    def speed_or_state(self) -> str:
         """``down``, or the RDMA rate, which names the generation; the link's speed if they differ, because
         RDMA in software invents a rate."""
         if self.state in _NOT_UP:
@@ -49,7 +49,7 @@ class Traits(Struct, frozen=True):
         return self.rate if self.rate.startswith(self.speed) else self.speed
 
 
-class TraitReader:
+class DeviceSummarizer:
     """The facts of one view, indexed."""
 
     def __init__(self, facts: NodeFacts) -> None:
@@ -58,12 +58,12 @@ class TraitReader:
         self._rdma: Mapping[str, RdmaDevice] = {rdma.name: rdma for rdma in facts.rdma_devices}
         self._gpus: Mapping[str, Gpu] = {gpu.pci_address: gpu for gpu in facts.gpus}
 
-    def read(self, device: Device) -> Traits:
+    def read(self, device: Device) -> DeviceSummary:
         link = self._links.get(device.ifname)
         function = self._functions.get(device.pci_address)
         gpu = self._gpus.get(device.pci_address)
         port = _main_port(self._rdma.get(device.rdma_device), device.ifname)
-        return Traits(
+        return DeviceSummary(
             addresses=_addresses(link) if link else (),
             state=link.operstate if link else (port.state.lower() if port else ""),
             speed=speed_text(link.speed_mbps) if link else "",

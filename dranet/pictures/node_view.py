@@ -13,7 +13,7 @@ from dranet.inventory.policy import Decision
 from dranet.inventory.topology import TopologyNode, short_names
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts
-from dranet.pictures.device_summary import TraitReader, short_address
+from dranet.pictures.device_summary import DeviceSummarizer, short_address
 
 
 class Look(Struct, frozen=True):
@@ -67,13 +67,13 @@ class Branch(Struct, frozen=True):
 
 def choose_hardware(look: Look) -> tuple[Decision, ...]:
     """Return devices with a place in the hardware, and software links only if they are offered."""
-    reader = TraitReader(look.facts)
+    reader = DeviceSummarizer(look.facts)
     return tuple(d for d in look.decisions if d.published or not reader.read(d.device).is_software)
 
 
 def name_hardware(look: Look) -> Mapping[str, str]:
     """Return the short names, the same in the tree, the matrix and the picture."""
-    reader = TraitReader(look.facts)
+    reader = DeviceSummarizer(look.facts)
     return short_names(device for device in look.devices if not reader.read(device).is_software)
 
 

@@ -32,8 +32,8 @@ class TextFormatter(logging.Formatter):
         suffix = "".join(f" {key}={value}" for key, value in context.items())
         name = record.name.removeprefix("dranet.")
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
-        told = printable(f"{record.getMessage()}{suffix}")
-        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {told}"
+        message = printable(f"{record.getMessage()}{suffix}")
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

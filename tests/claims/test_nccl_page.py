@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from dranet.claims.nccl.devices import as_gid
-from dranet.driver.workload.content import Surroundings, build_content
+from dranet.driver.workload.content import PodContext, build_content
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import DeviceKind
 from dranet.model.facts import Address, CharDevice
@@ -43,7 +43,7 @@ def build() -> dict[str, str]:
         nic.rdma_device: (GidSlot(1, 3, as_gid(f"10.{rail}.0.5/24"), "RoCE v2"),)
         for rail, nic in zip((1, 0), nics, strict=True)
     }
-    surroundings = Surroundings(
+    surroundings = PodContext(
         [record], gpus, read_layout("dgx-h100").facts, gids, False, "eth0", Processor("GenuineIntel", 6, 143)
     )
     pod, container = PodSandbox("s", "worker-0", "train", "pod"), Container("c", "trainer", "s")

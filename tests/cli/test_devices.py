@@ -32,7 +32,14 @@ from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts
-from dranet.pictures.device_summary import Traits, first_of, model_text, rate_text, speed_text, vendor_text
+from dranet.pictures.device_summary import (
+    DeviceSummary,
+    first_of,
+    model_text,
+    rate_text,
+    speed_text,
+    vendor_text,
+)
 from dranet.pictures.node_view import summarize
 from dranet.terminal import Screen, cut, find_screen, format_table, printable
 from dranet.view.capture_file import read_capture
@@ -378,18 +385,18 @@ def test_speeds_rates_and_makers_are_in_peoples_words() -> None:
 @pytest.mark.parametrize(
     ("traits", "pace"),
     [
-        (Traits(state="up", speed="400 Gb/s", rate="400 Gb/s NDR"), "400 Gb/s NDR"),
-        (Traits(state="up", speed="1 Gb/s", rate="2.5 Gb/s SDR"), "1 Gb/s"),
-        (Traits(state="up", speed="1 Gb/s"), "1 Gb/s"),
-        (Traits(state="active", rate="800 Gb/s XDR"), "800 Gb/s XDR"),
-        (Traits(state="down", rate="10 Gb/s SDR"), "down"),
-        (Traits(), ""),
+        (DeviceSummary(state="up", speed="400 Gb/s", rate="400 Gb/s NDR"), "400 Gb/s NDR"),
+        (DeviceSummary(state="up", speed="1 Gb/s", rate="2.5 Gb/s SDR"), "1 Gb/s"),
+        (DeviceSummary(state="up", speed="1 Gb/s"), "1 Gb/s"),
+        (DeviceSummary(state="active", rate="800 Gb/s XDR"), "800 Gb/s XDR"),
+        (DeviceSummary(state="down", rate="10 Gb/s SDR"), "down"),
+        (DeviceSummary(), ""),
     ],
 )
 def test_the_pace_is_what_the_link_does_and_names_the_generation_where_that_fits(
-    traits: Traits, pace: str
+    traits: DeviceSummary, pace: str
 ) -> None:
-    assert traits.pace == pace
+    assert traits.speed_or_state == pace
 
 
 def decision(name: str, published: bool = True, reason: str = "", **attributes: AttributeValue) -> Decision:

@@ -148,14 +148,14 @@ def test_without_the_kind_of_the_processors_there_is_no_topology_and_the_file_sa
     (tmp_path / "state-proc/cpuinfo").write_text("processor\t: 0\n")
     packer.adjust(packer.container("claim"), a_record())
     assert "NCCL_TOPO_FILE=" not in packer.read("nccl.conf")
-    assert "# No topology file: the node does not tell of which kind" in packer.read("nccl.conf")
+    assert "# No topology file: the node does not report the kind" in packer.read("nccl.conf")
 
 
 def test_the_kind_of_the_processors_is_read_until_it_is_known(packer: Packer, tmp_path: Path) -> None:
     file = tmp_path.parent / f"{tmp_path.name}-proc/cpuinfo"
     file.unlink()
     packer.adjust(packer.container("claim"), a_record())
-    assert "# No topology file: the node does not tell" in packer.read("nccl.conf")
+    assert "# No topology file: the node does not report" in packer.read("nccl.conf")
     file.write_text(CPUINFO)
     packer.adjust(packer.container("claim"), a_record())
     file.unlink()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct
 
 from dranet.driver.health.file import HealthFile
-from dranet.driver.health.observations import NOBODY, HealthObserver, Holder
+from dranet.driver.health.observations import NO_HOLDER, HealthObserver, Holder
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import SettingsError
 from dranet.health.damping import Damping
@@ -255,7 +255,7 @@ class HealthMonitor:
             if tracker.is_news(observation, now):
                 before = tracker.health
                 self._metrics.carrier_losses.inc(tracker.observe(observation, now, wall))
-                self._report(device.name, before, tracker.health, holders.get(device.name, NOBODY))
+                self._report(device.name, before, tracker.health, holders.get(device.name, NO_HOLDER))
         for name in self._trackers.keys() - seen.keys():
             self._memories[name] = self._trackers[name].memory
         for name in list(self._memories)[: max(0, len(self._memories) - MOST_GONE)]:

@@ -41,7 +41,7 @@ class Holder(Struct, frozen=True):
     pod_ifname: str = ""
 
 
-NOBODY = Holder()
+NO_HOLDER = Holder()
 
 
 def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
@@ -50,7 +50,7 @@ def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
     holders: dict[str, Holder] = {}
     for record in records:
         for prepared in record.devices:
-            known = holders.get(prepared.device.name, NOBODY)
+            known = holders.get(prepared.device.name, NO_HOLDER)
             known = replace(known, pods=(*known.pods, record.pod))
             if record.netns_path and prepared.plan is not None and not prepared.plan.is_on_top:
                 known = replace(known, mover=record.pod.uid, pod_ifname=prepared.plan.pod_ifname)
@@ -102,7 +102,7 @@ class HealthObserver:
             self._functions = {function.address: function for function in view.facts.pci_functions}
         for device in view.offered.values():
             if device.kind is not DeviceKind.GPU:
-                yield device, self._collect_of(device, holders.get(device.name, NOBODY), view)
+                yield device, self._collect_of(device, holders.get(device.name, NO_HOLDER), view)
 
     def _collect_of(self, device: Device, holder: Holder, view: View) -> HealthObservation:
         seen = self._find_link(device, holder, view)
@@ -147,19 +147,19 @@ class HealthObserver:
             return
         holders, view = self.find_holders(), self.inventory.view
         devices = [device for device in view.offered.values() if device.kind is not DeviceKind.GPU]
-        targets = [_target(device, holders.get(device.name, NOBODY), view) for device in devices]
+        targets = [_target(device, holders.get(device.name, NO_HOLDER), view) for device in devices]
         try:
             polled = await asyncio.to_thread(read_health_counters, self._sysfs_root, targets)
         except KernelError as error:
             log.debug("counters were not read: %s", error)
             return
         self._readings = {
-            name: _Reading(holders.get(name, NOBODY).mover, found) for name, found in polled.items()
+            name: _Reading(holders.get(name, NO_HOLDER).mover, found) for name, found in polled.items()
         }
         self.pcie_links = {name: found.pcie for name, found in polled.items() if found.pcie is not None}
         self._pod_links.ask_again()
         if view.facts.rdma_netns_exclusive:
-            await self.read_ports({d.name for d in devices if holders.get(d.name, NOBODY).mover})
+            await self.read_ports({d.name for d in devices if holders.get(d.name, NO_HOLDER).mover})
 
     async def read_ports(self, names: Collection[str]) -> None:
         """Read the RDMA ports of these devices again, because no notification reports them."""
@@ -167,7 +167,7 @@ class HealthObserver:
             return
         holders, view = self.find_holders(), self.inventory.view
         for name in sorted(names):
-            device, holder = view.offered.get(name), holders.get(name, NOBODY)
+            device, holder = view.offered.get(name), holders.get(name, NO_HOLDER)
             if device is None or not device.rdma_device:
                 continue
             ports = await self._read_ports_of(device.rdma_device, holder, view.facts.rdma_netns_exclusive)
@@ -218,10 +218,10 @@ def _target(device: Device, holder: Holder, view: View) -> CounterTarget:
 def _versions(function: PciFunction | None, link: Link | None, rdma_firmware: str) -> dict[str, str]:
     """Return the versions of firmware and drivers that are known. A link in a pod is not asked for its
     driver."""
-    told = {
+    known = {
         "driver": function.driver if function is not None else "",
         "driver version": link.driver_version if link is not None else "",
         "firmware": link.firmware if link is not None else "",
         "RDMA firmware": rdma_firmware,
     }
-    return {what: version for what, version in told.items() if version}
+    return {what: version for what, version in known.items() if version}

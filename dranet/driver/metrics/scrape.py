@@ -129,8 +129,8 @@ class Scraper:
         readings.is_left.set()
         self._stuck.append((job, readings))
         place = describe(readings.begun[-1]) if readings.begun else "devices"
-        told = "counters of %s were not read in %g s: left out until the kernel answers"
-        log.warning(told, place, self._read_seconds)
+        message = "counters of %s were not read in %g s: left out until the kernel answers"
+        log.warning(message, place, self._read_seconds)
 
     def _read_and_write(self, snapshot: Snapshot, readings: Readings, avoid: Collection[Place]) -> bytes:
         """Blocking, in a thread that ends."""
@@ -172,14 +172,14 @@ class _Job:
     def _run(self) -> None:
         try:
             answer: bytes | Exception = self._work()
-        except Exception as error:  # noqa: BLE001 - for who waits
+        except Exception as error:  # noqa: BLE001 - the waiting scrape raises it
             answer = error
         malloc.trim()
         with suppress(RuntimeError):  # the loop has ended, and with it the driver
             self._loop.call_soon_threadsafe(self._settle, answer, time.perf_counter())
 
-    def _settle(self, answer: bytes | Exception, told: float) -> None:
-        self.lag_seconds = time.perf_counter() - told
+    def _settle(self, answer: bytes | Exception, ended: float) -> None:
+        self.lag_seconds = time.perf_counter() - ended
         if self._answer.done():  # abandoned
             return
         if isinstance(answer, Exception):

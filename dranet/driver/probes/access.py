@@ -1,9 +1,9 @@
 """Decides which requests to the probe port are answered.
 
 ``/healthz`` and the plain ``/readyz`` are public: the kubelet shows no credentials. ``/metrics`` needs
-credentials if the settings say so. The status page and ``/readyz?verbose`` do as well, except for callers on
-the node itself (``dranet doctor``, ``kubectl port-forward``). A caller with the driver's own token is in the
-driver's pod and is let in without a review.
+credentials if the settings require them. The status page and ``/readyz?verbose`` do as well, except for
+callers on the node itself (``dranet doctor``, ``kubectl port-forward``). A caller with the driver's own token
+is in the driver's pod and is let in without a review.
 """
 
 from __future__ import annotations
@@ -144,13 +144,13 @@ class TokenReviews:
             async with asyncio.timeout(ANSWER_SECONDS), self._turn:
                 refusal = await self._ask(token, path)
         except (TimeoutError, DranetError) as error:
-            self._tell(str(error) or "no answer in time")
+            self._log_problem(str(error) or "no answer in time")
             return Response("503 Service Unavailable", _UNANSWERED, headers=_LATER)
         self._problem = ""
         self._remember(key, refusal)
         return refusal
 
-    def _tell(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         """Log the problem once. It is between the driver and the API server, so callers do not see it."""
         if problem != self._problem:
             log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)

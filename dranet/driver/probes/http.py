@@ -56,7 +56,7 @@ class Response(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
     def encode(self, *, has_body: bool) -> bytes:
-        given = (
+        headers = (
             ("Content-Type", self.content_type),
             ("Content-Length", str(len(self.body))),
             ("Connection", "close"),
@@ -64,7 +64,7 @@ class Response(Struct, frozen=True):
             ("X-Content-Type-Options", "nosniff"),
             *self.headers,
         )
-        lines = "".join(f"{name}: {value}\r\n" for name, value in given)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         head = f"HTTP/1.1 {self.status}\r\n{lines}\r\n".encode()
         return head + self.body if has_body else head
 

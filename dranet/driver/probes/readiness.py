@@ -50,10 +50,10 @@ class Readiness:
         """Other instances do not matter: a DaemonSet with surge deletes an old pod at once when it becomes
         unready next to a newer one."""
         state, newcomers = self._handover.state, self._handover.newcomers
-        told = f"pod {self._pod_uid} is {state}"
+        detail = f"pod {self._pod_uid} is {state}"
         if newcomers:
-            told += f"; {', '.join(sorted(newcomers))} not ready to take over yet"
-        return PartState(state in (InstanceState.LEADER, InstanceState.RETIRED), told)
+            detail += f"; {', '.join(sorted(newcomers))} not ready to take over yet"
+        return PartState(state in (InstanceState.LEADER, InstanceState.RETIRED), detail)
 
     def _read_runtime(self) -> PartState:
         if self._runtime.is_ready:

@@ -147,7 +147,7 @@ class TlsFiles:
     def read_findings(self) -> list[Finding]:
         self.get_context()
         if not self._problem and self._validity is not None and self._validity.is_old(time.time()):
-            return [_tell_old(self._validity)]
+            return [_report_old(self._validity)]
         if not self._problem:
             return [ok(PORT, "speaks TLS with the certificate that is in its file", CERTIFICATE)]
         return [
@@ -155,8 +155,8 @@ class TlsFiles:
                 PORT,
                 Severity.WARNING,
                 f"the certificate was not renewed: {self._problem}",
-                "the one before it is shown until its time is over; who scrapes the port is refused then",
-                "mend the Secret behind --metrics-tls-cert and --metrics-tls-key",
+                "the previous one is used until it expires; then scrapers refuse the port",
+                "fix the Secret behind --metrics-tls-cert and --metrics-tls-key",
                 CERTIFICATE,
             )
         ]
@@ -195,13 +195,13 @@ class TlsFiles:
         return tuple(_stamp(file) for file in files if file is not None)
 
 
-def _tell_old(validity: Validity) -> Finding:
+def _report_old(validity: Validity) -> Finding:
     end = datetime.fromtimestamp(validity.not_after, UTC)
     return Finding(
         PORT,
         Severity.WARNING,
         f"the certificate in its file is good until {end:%F %T} UTC",
-        "then who scrapes the port is refused",
+        "then scrapers refuse the port",
         "see why the Secret behind --metrics-tls-cert was not renewed; a new one needs no restart",
         CERTIFICATE,
     )

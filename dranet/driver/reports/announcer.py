@@ -108,7 +108,9 @@ class Announcer:
         """Note the same while another instance of the driver reports it."""
         self._remember(records, links)
         with self._lock:
-            left = {uid: told for uid, told in self._left_to_others.items() if self._is_in_pod(told[0])}
+            left = {
+                uid: waiting for uid, waiting in self._left_to_others.items() if self._is_in_pod(waiting[0])
+            }
             self._left_to_others = left | {record.claim.uid: (record, links) for record in records}
         for record in records:
             self._reporter.supersede_statuses(record.claim, self._statuses_attached(record, links))

@@ -61,5 +61,5 @@ class Content(Struct, frozen=True):
     claims: Sequence[SeenClaim] = ()
     unreadable_claims: int = 0
     verdicts: Mapping[DeviceKey, Verdict] = field(default_factory=dict)
-    happenings: Sequence[RecentEvent] = ()
+    recent_events: Sequence[RecentEvent] = ()
     """Oldest first."""

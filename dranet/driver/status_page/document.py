@@ -90,7 +90,7 @@ POLICY = (
 )
 """``Content-Security-Policy``: markup injected into the page could neither run nor load anything."""
 
-MOST_HAPPENINGS = 100
+MOST_EVENTS = 100
 
 _PICTURES = {"desk": PAGE, "phone": PHONE}
 """The width of the screen selects one."""
@@ -129,7 +129,7 @@ def _sections(content: Content) -> Iterator[Html]:
     yield _section("claims", show_claims(content))
     yield _section("topology", _picture(content, look, holders))
     yield _section("devices", show_devices(content, look, holders))
-    yield _section("events", _happenings(content.happenings, content.now))
+    yield _section("events", _recent_events(content.recent_events, content.now))
     yield _section("findings", _findings(content.findings))
 
 
@@ -164,7 +164,7 @@ def _footer() -> Html:
     links = ("/metrics", "/readyz?verbose", "/healthz")
     return element(
         "footer",
-        element("p", "A picture of the moment that stands at the top: reload the page to see what is new."),
+        element("p", "As of the time at the top: reload the page to see what is new."),
         element("ul", *(element("li", element("a", link, href=link)) for link in links), class_="facts"),
     )
 
@@ -189,9 +189,9 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
     picture = build_picture(look, marks=marks)
     pictures = [_draw(picture, measures, name) for name, measures in _PICTURES.items()]
     held, faulty = len(holders), len(faults)
-    told = f"{summarize(choose_hardware(look), shows_all=True)}; {held} held by pods; {faulty} with faults."
+    shown = f"{summarize(choose_hardware(look), shows_all=True)}; {held} held by pods; {faulty} with faults."
     caption = element(
-        "figcaption", f"Where GPUs and NICs sit: {told} The table of devices has the same in words."
+        "figcaption", f"Where GPUs and NICs sit: {shown} The table of devices has the same in words."
     )
     # On a narrow screen the region scrolls, also by keyboard.
     box = element(
@@ -205,10 +205,12 @@ def _draw(picture: Picture, measures: Measures, name: str) -> Html:
     return Html(render_inline(drawing, f"{name} wide" if drawing.width > WIDE else name))
 
 
-def _happenings(happenings: Sequence[RecentEvent], now: float) -> Html:
-    if not happenings:
+def _recent_events(events: Sequence[RecentEvent], now: float) -> Html:
+    if not events:
         return element(
-            "p", "Nothing has been told yet: the driver says here what it tells in Events.", class_="empty"
+            "p",
+            "Nothing has happened yet: what the driver reports as Events also appears here.",
+            class_="empty",
         )
     rows = [
         (
@@ -217,12 +219,12 @@ def _happenings(happenings: Sequence[RecentEvent], now: float) -> Html:
             item.about,
             f"{item.text} ({item.count} times)" if item.count > 1 else item.text,
         )
-        for item in reversed(happenings[-MOST_HAPPENINGS:])
+        for item in reversed(events[-MOST_EVENTS:])
     ]
-    told = table(
+    shown = table(
         "The newest first; kept in memory since the driver started", ("When", "What", "About", "Words"), rows
     )
-    return join([told, _left_out(len(happenings) - MOST_HAPPENINGS, "older ones: kubectl get events -A")])
+    return join([shown, _left_out(len(events) - MOST_EVENTS, "older ones: kubectl get events -A")])
 
 
 def _left_out(count: int, where: str) -> Html:
@@ -245,8 +247,8 @@ def _findings(findings: Sequence[Finding]) -> Html:
         for finding in findings
     ]
     header = ("Part", "Severity", "Seen", "Why it matters, and what helps")
-    told = table(
+    shown = table(
         "What the API server, the kubelet and the runtime can do, as seen by the driver", header, rows
     )
     hint = element("p", "More is examined by ", element("code", "dranet doctor"), ".", class_="empty")
-    return join([told, hint])
+    return join([shown, hint])

@@ -30,12 +30,12 @@ def join(parts: Iterable[str], between: str = "") -> Html:
 
 def element(name: str, /, *content: str, **attributes: str) -> Html:
     """``element("td", "eth0", class_="name", data_label="Link")``; an empty attribute is left out."""
-    given = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items() if value
     )
     if name in _VOID:
-        return Html(f"<{name}{given}>")
-    return Html(f"<{name}{given}>{join(content)}</{name}>")
+        return Html(f"<{name}{written}>")
+    return Html(f"<{name}{written}>{join(content)}</{name}>")
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:

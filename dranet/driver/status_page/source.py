@@ -46,7 +46,7 @@ class StatusSources(Struct, frozen=True):
 
 
 KEPT_SECONDS, RESTS = 1.0, 10
-"""A page is kept for a second, or for ten times as long as it took to render. Otherwise a client that asks in
+"""A page is kept for a second, or for ten times the time it took to render. Otherwise a client that asks in
 a loop would take processor time from the hooks."""
 
 

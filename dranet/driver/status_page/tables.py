@@ -11,13 +11,13 @@ from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, ta
 from dranet.inventory.policy import Decision
 from dranet.model.device import Device
 from dranet.model.plan import PreparedDevice
-from dranet.pictures.device_summary import TraitReader
+from dranet.pictures.device_summary import DeviceSummarizer
 from dranet.pictures.node_view import Look, choose_hardware, name_hardware, summarize
 
 MOST_DEVICES = 256
 """Rows. Nodes have fewer hardware devices, but some offer hundreds of software links."""
 
-_DEVICES_HEADER = ("Device", "Link", "Place", "Speed", "State", "Offered", "Who has it")
+_DEVICES_HEADER = ("Device", "Link", "Place", "Speed", "State", "Offered", "Pod")
 
 
 def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
@@ -37,7 +37,7 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
     if not shown:
         words = "No device of this node has a place in the hardware, and none is offered."
         return join([element("p", words, class_="empty"), _software(hidden)])
-    names, reader = name_hardware(look), TraitReader(look.facts)
+    names, reader = name_hardware(look), DeviceSummarizer(look.facts)
     rows = [
         _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders)
         for decision in _important_first(shown, holders)[:MOST_DEVICES]
@@ -64,18 +64,18 @@ def _important_first(shown: Sequence[Decision], holders: Mapping[str, Sequence[s
 def _device_row(
     decision: Decision,
     short_name: str,
-    reader: TraitReader,
+    reader: DeviceSummarizer,
     health: Mapping[str, Health],
     holders: Mapping[str, Sequence[str]],
 ) -> tuple[str, ...]:
-    device, traits = decision.device, reader.read(decision.device)
-    second = " · ".join(filter(None, (short_name, str(device.kind), traits.model)))
+    device, summary = decision.device, reader.read(decision.device)
+    second = " · ".join(filter(None, (short_name, str(device.kind), summary.model)))
     return (
         join([device.name, element("small", second)]),
         " · ".join(filter(None, (device.ifname, device.rdma_device))),
         _place(device),
-        traits.rate or traits.speed,
-        _device_state(traits.state, device.name in holders, health.get(device.name)),
+        summary.rate or summary.speed,
+        _device_state(summary.state, device.name in holders, health.get(device.name)),
         "yes" if decision.published else f"no: it {_clause(decision.reason)}",
         ", ".join(holders.get(device.name, ())),
     )
@@ -133,7 +133,7 @@ def show_claims(content: Content) -> Html:
 
 
 def _unreadable(count: int) -> Html:
-    words = f"{count} records cannot be read: dranet claims says why."
+    words = f"{count} records cannot be read: dranet claims shows why."
     return element("p", words, class_="bad") if count else EMPTY
 
 
@@ -161,9 +161,9 @@ def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
         device.rdma_device,
         "admin access" if prepared.admin_access else "",
     )
-    told = " · ".join(filter(None, words))
+    kind = " · ".join(filter(None, words))
     arrow = f" as {plan.pod_ifname}" if plan is not None and plan.pod_ifname else ""
-    name = join([element("b", device.name), arrow, f" ({told})"])
+    name = join([element("b", device.name), arrow, f" ({kind})"])
     return name if verdict is None else join([name, _show_verdict(verdict)])
 
 
@@ -176,7 +176,7 @@ def _claim_state(seen: SeenClaim, now: float) -> Html:
         return join(["waiting", element("small", "for the sandbox of its pod")])
     if seen.is_attached:
         return join([element("span", "attached", class_="good"), element("small", since) if since else EMPTY])
-    held = element("small", "its containers are held back until its devices are verified")
+    held = element("small", "its containers wait until its devices are verified")
     return join([element("span", "incomplete", class_="bad"), held])
 
 
@@ -186,5 +186,5 @@ _MARKS = {True: "good", False: "bad", None: ""}
 def _show_verdict(verdict: Verdict) -> Html:
     condition = build_condition(verdict)
     word = "unknown" if verdict.distance is None or verdict.is_unclear else verdict.distance.name
-    told = f" {condition.reason}: {condition.message}" if condition.message else f" {condition.reason}"
-    return element("small", element("span", word, class_=_MARKS[condition.status]), told)
+    words = f" {condition.reason}: {condition.message}" if condition.message else f" {condition.reason}"
+    return element("small", element("span", word, class_=_MARKS[condition.status]), words)

@@ -39,7 +39,7 @@ from dranet.model.workload import (
 )
 
 
-class Surroundings(Struct, frozen=True):
+class PodContext(Struct, frozen=True):
     """What is known of the pod and its node."""
 
     records: Sequence[PreparedClaim]
@@ -78,7 +78,7 @@ def wants_uplink(wishes: WorkloadWishes) -> bool:
 
 
 def build_content(
-    pod: PodSandbox, container: Container, wishes: WorkloadWishes, given: Surroundings
+    pod: PodSandbox, container: Container, wishes: WorkloadWishes, context: PodContext
 ) -> Content:
     """Return what the container gets.
 
@@ -86,17 +86,17 @@ def build_content(
         DeviceError: the node's devices have not been read yet.
         ClaimError: the runtime, or the node, cannot place memory as asked.
     """
-    if not given.facts.links:  # every node has a loopback interface
+    if not context.facts.links:  # every node has a loopback interface
         raise DeviceError(
             "the node's devices have not been read yet", reason=Reason.DEVICE_NOT_FOUND, retryable=True
         )
     is_read = container.env.get(CONF_FILE, CONFIG_PATH) == CONFIG_PATH and not has_config(container.mounts)
-    files = _build_files(pod, container, wishes.nccl, given, is_read=is_read)
+    files = _build_files(pod, container, wishes.nccl, context, is_read=is_read)
     wants_ucx = wishes.ucx_net_devices and not has_ucx_config(container.mounts)
-    for_ucx = _list_paired(given, lambda asked: asked.ucx_net_devices) if wants_ucx else ()
+    for_ucx = _list_paired(context, lambda asked: asked.ucx_net_devices) if wants_ucx else ()
     names = container.env.keys() if is_read else {*container.env, CONF_FILE}
     environment = build_environment(wishes, for_ucx, files.keys(), names)
-    nodes, policy = _place_memory(wishes.memory_policy, container, given)
+    nodes, policy = _place_memory(wishes.memory_policy, container, context)
     if policy is not None:
         environment = (*environment, (POLICY_MARK, f"{wishes.memory_policy}:{policy.nodes}"))
     return Content(files, environment, nodes, policy)
@@ -106,39 +106,39 @@ _Choice = Callable[[WorkloadWishes], bool]
 """Selects devices by what their parameters ask for."""
 
 
-def _list_paired(given: Surroundings, is_for: _Choice) -> tuple[PodNic, ...]:
+def _list_paired(context: PodContext, is_for: _Choice) -> tuple[PodNic, ...]:
     """List NICs in the order of the GPUs; takes a millisecond or more if there are many."""
-    ports = {device.name: tuple(p.number for p in device.ports) for device in given.facts.rdma_devices}
-    return list_nics(given.records, given.gpus, ports, is_for)
+    ports = {device.name: tuple(p.number for p in device.ports) for device in context.facts.rdma_devices}
+    return list_nics(context.records, context.gpus, ports, is_for)
 
 
-def _list_any(given: Surroundings, is_for: _Choice = lambda _: True) -> tuple[PodNic, ...]:
-    return list_nics(given.records, (), {}, is_for)
+def _list_any(context: PodContext, is_for: _Choice = lambda _: True) -> tuple[PodNic, ...]:
+    return list_nics(context.records, (), {}, is_for)
 
 
 def _build_files(
-    pod: PodSandbox, container: Container, wishes: NcclWishes, given: Surroundings, *, is_read: bool
+    pod: PodSandbox, container: Container, wishes: NcclWishes, context: PodContext, *, is_read: bool
 ) -> Mapping[str, str]:
     files: dict[str, str] = {}
     problem = ""
     if wishes.topology_file:
-        text, problem = _build_topology(container, given)
+        text, problem = _build_topology(container, context)
         if text:
             files[TOPOLOGY_NAME] = text
     if wishes.config_file:
-        nics = _list_paired(given, lambda asked: asked.nccl.config_file)
+        nics = _list_paired(context, lambda asked: asked.nccl.config_file)
         files[CONFIG_NAME] = render_config(
             ConfigInput(
                 pod=f"{pod.namespace}/{pod.name}",
                 container=container.name,
                 nics=nics,
                 wishes=wishes,
-                others=_list_any(given, lambda asked: not asked.nccl.config_file),
-                gids=_choose_gids(wishes, nics, given.gids),
+                others=_list_any(context, lambda asked: not asked.nccl.config_file),
+                gids=_choose_gids(wishes, nics, context.gids),
                 topology_path=TOPOLOGY_PATH if TOPOLOGY_NAME in files else "",
                 topology_problem=problem,
                 is_read=is_read,
-                uplink=given.uplink,
+                uplink=context.uplink,
                 environment=container.env.keys(),
             )
         )
@@ -149,12 +149,12 @@ def _choose_gids(wishes: NcclWishes, nics: Sequence[PodNic], tables: GidTables) 
     return choose_gid_index(nics, tables) if wishes.gid_index == AUTO else None
 
 
-def _build_topology(container: Container, given: Surroundings) -> tuple[str, str]:
+def _build_topology(container: Container, context: PodContext) -> tuple[str, str]:
     """Return the file, or why there is none. NCCL would end the program over a file that it cannot read, so
     it is read back."""
-    devices = [nic.device for nic in _list_any(given)]
-    version = find_version(given.gpus, given.facts)
-    topology = build_topology(devices, given.gpus, given.facts, given.processor, version or NCCL)
+    devices = [nic.device for nic in _list_any(context)]
+    version = find_version(context.gpus, context.facts)
+    topology = build_topology(devices, context.gpus, context.facts, context.processor, version or NCCL)
     problem = ""
     if has_topology(container.mounts):
         problem = f"the container has one mounted at {VIRTUAL_TOPOLOGY}"
@@ -163,8 +163,8 @@ def _build_topology(container: Container, given: Surroundings) -> tuple[str, str
     elif not topology.has_devices:
         problem = "no device of the pod is on PCI"
     elif any(cpu.kind is None for cpu in topology.cpus):
-        problem = "the node does not tell of which kind its processors are"
-    elif not fits(topology, devices, given.gpus):
+        problem = "the node does not report the kind of its processors"
+    elif not fits(topology, devices, context.gpus):
         problem = "the pod has more devices than NCCL can hold"
     text = "" if problem else _render(topology)
     problem = problem or "NCCL could not read the place of a device"
@@ -186,21 +186,21 @@ runtime."""
 _MODES = {"preferred": "MPOL_PREFERRED_MANY", "interleave": "MPOL_INTERLEAVE"}
 
 
-def _place_memory(wish: str, container: Container, given: Surroundings) -> tuple[str, MemoryPolicy | None]:
+def _place_memory(wanted: str, container: Container, context: PodContext) -> tuple[str, MemoryPolicy | None]:
     """Return memory nodes and policy. The kubelet's memory manager takes precedence, because it counts what
     it assigns."""
-    if not wish or POLICY_MARK in container.env:
+    if not wanted or POLICY_MARK in container.env:
         return "", None
-    near = _list_any(given, lambda asked: bool(asked.memory_policy))
-    nodes = ",".join(map(str, list_memory_nodes(near, given.gpus, given.nodes_with_memory)))
+    near = _list_any(context, lambda asked: bool(asked.memory_policy))
+    nodes = ",".join(map(str, list_memory_nodes(near, context.gpus, context.nodes_with_memory)))
     if not nodes:
         return "", None
-    if wish == "bind":
+    if wanted == "bind":
         return ("" if container.memory_nodes else nodes), None
-    if not given.can_set_memory_policy:
+    if not context.can_set_memory_policy:
         raise ClaimError(
-            f"memory.policy: {wish} needs a runtime with NRI 0.12, and this one does not say that it is",
+            f"memory.policy: {wanted} needs a runtime with NRI 0.12, and this one does not report it",
             hint="take bind, which every runtime can, or leave it out",
             reason=Reason.MISSING_FEATURE,
         )
-    return "", MemoryPolicy(_MODES[wish], nodes)
+    return "", MemoryPolicy(_MODES[wanted], nodes)

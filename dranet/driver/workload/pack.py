@@ -34,7 +34,7 @@ from dranet.model.workload import (
 )
 
 if TYPE_CHECKING:
-    from dranet.driver.workload.content import Surroundings
+    from dranet.driver.workload.content import PodContext
 
 _NAMES = (TOPOLOGY_NAME, CONFIG_NAME)
 _MOST_BYTES = 1 << 20
@@ -147,7 +147,7 @@ class WorkloadPack:
                 FOLDER,
             )
             wishes = replace(wishes, nccl=NcclWishes())
-        content = build_content(pod, container, wishes, self._look_around(pod, records, wishes))
+        content = build_content(pod, container, wishes, self._read_context(pod, records, wishes))
         mounts: tuple[Mount, ...] = ()
         if content.files:
             self._files.write(claim_uid, container.name, content.files)
@@ -168,16 +168,16 @@ class WorkloadPack:
         """Return UIDs of all claims with files, for the sweep at start."""
         return self._files.list_claims()
 
-    def _look_around(
+    def _read_context(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], wishes: WorkloadWishes
-    ) -> Surroundings:
+    ) -> PodContext:
         """Read as much as these requests need."""
-        from dranet.driver.workload.content import Surroundings, wants_gids, wants_uplink
+        from dranet.driver.workload.content import PodContext, wants_gids, wants_uplink
         from dranet.driver.workload.gids import read_gid_tables
         from dranet.kernel.attachment.uplink import read_pod_uplink
         from dranet.kernel.discovery.hardware import read_nodes_with_memory
 
-        return Surroundings(
+        return PodContext(
             records=records,
             gpus=self._get_gpus(pod.uid),
             facts=self._read_facts(),

@@ -105,7 +105,7 @@ def build(
         | ({faulty: Health(False, message)} if faulty else {}),
         [SeenClaim(record, is_attached=bool(record.netns_path), since=NOW - 4000) for record in records],
         verdicts=judge(records, [device for device in offered if device.name != faulty]),
-        happenings=HAPPENINGS,
+        recent_events=HAPPENINGS,
     )
 
 
@@ -189,7 +189,7 @@ def hostile(text: str = HOSTILE) -> Content:
         findings=(Finding(text, Severity.PROBLEM, long, long, long),),
         health={d.device.name: Health(False, long) for d in decisions},
         claims=[SeenClaim(record, True, NOW), *content.claims],
-        happenings=(RecentEvent(NOW, "Warning", text, long, long),),
+        recent_events=(RecentEvent(NOW, "Warning", text, long, long),),
     )
 
 
@@ -204,4 +204,4 @@ def large() -> Content:
     devices = [Device(f"veth{n}", DeviceKind.NIC, ifname=f"veth{n}") for n in range(2, 302)]
     records = [new_claim(n, f"pod-{n}", [device]) for n, device in enumerate(devices)]
     made = build(facts, records, {}, devices)
-    return replace(made, happenings=HAPPENINGS * 66)
+    return replace(made, recent_events=HAPPENINGS * 66)

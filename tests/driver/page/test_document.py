@@ -85,7 +85,7 @@ def test_an_empty_node_says_what_is_normal() -> None:
     shown = " ".join(read(contents.empty()).text)
     assert "No claims are prepared on this node. That is normal" in shown
     assert "No device of this node has a place in the hardware" in shown
-    assert "Nothing has been told yet" in shown
+    assert "Nothing has happened yet" in shown
     assert "not ready: runtime" in shown
 
 
@@ -181,7 +181,7 @@ async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Pat
     assert since is not None
     source = PageSource(Known(content, gate), wall=lambda: since + 120)  # type: ignore[arg-type]
     shown = " ".join(Reader((await source.read()).body.decode()).text)
-    assert "containers are held back" in shown, "nobody has verified claim-1"
+    assert "containers wait until" in shown, "nobody has verified claim-1"
     assert gate.read_attached_at("nobody") is None
 
 
@@ -189,13 +189,13 @@ async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Pat
 
 
 def test_the_same_again_counts_up_and_old_things_go() -> None:
-    happenings = RecentEvents()
+    recent_events = RecentEvents()
     for _ in range(3):
-        happenings.add("Warning", "Odd", "node n", "words")
-    assert [(item.text, item.count) for item in happenings.list()] == [("words", 3)]
+        recent_events.add("Warning", "Odd", "node n", "words")
+    assert [(item.text, item.count) for item in recent_events.list()] == [("words", 3)]
     for number in range(MOST_KEPT + 5):
-        happenings.add("Normal", "Word", "pod a/b", f"{number} " + "x" * 2 * LONGEST_TEXT)
-    kept = happenings.list()
+        recent_events.add("Normal", "Word", "pod a/b", f"{number} " + "x" * 2 * LONGEST_TEXT)
+    kept = recent_events.list()
     assert len(kept) == MOST_KEPT
     assert all(len(item.text) <= LONGEST_TEXT for item in kept)
     assert kept[-1].text.startswith(str(MOST_KEPT + 4))
@@ -203,7 +203,7 @@ def test_the_same_again_counts_up_and_old_things_go() -> None:
 
 def test_a_long_list_shows_the_newest() -> None:
     many = tuple(RecentEvent(contents.NOW, "Normal", "R", "a", f"word {n}") for n in range(MOST_KEPT))
-    shown = " ".join(read(replace(contents.empty(), happenings=many)).text)
+    shown = " ".join(read(replace(contents.empty(), recent_events=many)).text)
     assert "word 199" in shown
     assert "word 99 " not in shown
     assert "and 100 older ones" in shown
