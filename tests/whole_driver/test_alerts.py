@@ -21,7 +21,7 @@ from testbed.runtimes import stand_in
 from tests.support.objects import device_class
 from tests.support.waiting import until
 from tests.tools.manifests.chart.rendering import find, render
-from tests.tools.manifests.monitoring.queries import fill_in
+from tests.tools.monitoring.queries import fill_in
 from tools.monitoring import list_panels, list_recordings, read_rules
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.tools.manifests.monitoring.evaluation import TARGET, Series, parse_labels, with_target
+from tests.tools.monitoring.evaluation import TARGET, Series, parse_labels, with_target
 
 JsonObject = dict[str, Any]
 

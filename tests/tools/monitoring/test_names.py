@@ -12,7 +12,7 @@ from dranet.cluster.permissions import NAMESPACE
 from dranet.errors import Reason
 from dranet.model.status import EventReason
 from dranet.telemetry.recorder import LATENCY_BUCKETS
-from tests.tools.manifests.monitoring.names import find_strangers, list_series
+from tests.tools.monitoring.names import find_strangers, list_series
 from tools.monitoring import (
     RUNBOOK,
     SEVERITIES,
@@ -25,7 +25,7 @@ from tools.monitoring import (
 )
 from tools.pages.alerts import alerts_page
 
-DOCS = Path(__file__).parents[4] / "docs" / "user"
+DOCS = Path(__file__).parents[3] / "docs" / "user"
 ALERTS = list_alerts()
 RECORDINGS = list_recordings()
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from testbed.prometheus import Promtool
-from tests.tools.manifests.monitoring.names import find_strangers
-from tests.tools.manifests.monitoring.queries import fill_in, list_queries
+from tests.tools.monitoring.names import find_strangers
+from tests.tools.monitoring.queries import fill_in, list_queries
 from tools.monitoring import list_panels, read_dashboard
 
 JsonObject = dict[str, Any]
@@ -68,7 +68,7 @@ def test_every_panel_says_what_it_shows() -> None:
 
 
 def test_pages_that_descriptions_name_exist() -> None:
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     for panel in PANELS:
         for page in re.findall(r"docs/user/[\w-]+\.md", panel["description"]):
             assert (root / page).exists()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.prometheus import Promtool
-from tests.tools.manifests.monitoring import evaluation
-from tests.tools.manifests.monitoring.evaluation import Series
+from tests.tools.monitoring import evaluation
+from tests.tools.monitoring.evaluation import Series
 from tools.monitoring import list_recordings
 
 JsonObject = dict[str, Any]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from testbed.prometheus import Promtool
-from tests.tools.manifests.monitoring import evaluation
-from tests.tools.manifests.monitoring.cases import POD, labels
-from tests.tools.manifests.monitoring.evaluation import expect, with_target
+from tests.tools.monitoring import evaluation
+from tests.tools.monitoring.cases import POD, labels
+from tests.tools.monitoring.evaluation import expect, with_target
 from tools.monitoring import list_alerts, list_recordings
 
 MINUTES = 150

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from testbed.prometheus import Promtool
-from tests.tools.manifests.monitoring import evaluation
-from tests.tools.manifests.monitoring.cases import CASES, FAULT, HOOKS, NODE, Case, nodes, rdma
-from tests.tools.manifests.monitoring.evaluation import JsonObject, Series, expect, with_target
+from tests.tools.monitoring import evaluation
+from tests.tools.monitoring.cases import CASES, FAULT, HOOKS, NODE, Case, nodes, rdma
+from tests.tools.monitoring.evaluation import JsonObject, Series, expect, with_target
 from tools.monitoring import Alert, list_alerts
 
 ALERTS = list_alerts()
