@@ -294,7 +294,7 @@ class TestRefusal:
     def test_an_interpreter_that_the_tree_would_cover_is_told(self) -> None:
         result = run("sys.prefix = '/run/python'\nmain = lambda: 0")
         assert result.returncode == 1
-        assert "/run/python lies below /run" in result.stderr
+        assert "/run/python is below /run" in result.stderr
 
     def test_the_state_is_read_from_the_running_kernel(self) -> None:
         state = read_confinement()
