@@ -47,7 +47,7 @@ class TestShippedScenarios:
 class TestSteps:
     def test_a_step_knows_its_action_and_its_title(self, tmp_path: Path) -> None:
         first, second = load(
-            tmp_path, "  - kill_driver: {}\n  - {says: Hello, traffic: {from: a, to: b}}"
+            tmp_path, "  - kill_driver: {}\n  - {summary: Hello, traffic: {from: a, to: b}}"
         ).steps
         assert first.title == "kill driver"
         assert second.title == "Hello"
@@ -67,9 +67,9 @@ class TestSteps:
     @pytest.mark.parametrize(
         ("steps", "fault"),
         [
-            ("  - says: nothing", "steps[0]: must have exactly one action, not none; known are apply"),
+            ("  - summary: nothing", "steps[0]: must have exactly one action, not none; known are apply"),
             ("  - {kill_driver: {}, start_driver: {}}", "not start_driver, kill_driver"),
-            ("  - dance: {}", "steps[0].dance: unknown field; known are says, apply, "),
+            ("  - dance: {}", "steps[0].dance: unknown field; known are summary, apply, "),
             (
                 "  - wait_pod_running: {pods: []}",
                 "steps[0].wait_pod_running.pods: needs at least 1, has 0",
@@ -98,7 +98,7 @@ class TestSteps:
         self, tmp_path: Path
     ) -> None:
         with pytest.raises(InvalidFile) as caught:
-            load(tmp_path, "  - dance: {}\n  - says: nothing")
+            load(tmp_path, "  - dance: {}\n  - summary: nothing")
         message = caught.value.message
         assert "steps[0].dance: unknown field" in message
         assert "steps[1]: must have exactly one action, not none" in message
@@ -130,7 +130,7 @@ class TestFiles:
         assert "\n" not in str(caught.value)
 
     def test_a_file_is_utf8_whatever_the_locale_says(self, tmp_path: Path) -> None:
-        steps = "  - {says: Grüße, kill_driver: {}}"
+        steps = "  - {summary: Grüße, kill_driver: {}}"
         path = tmp_path / "scenario.yaml"
         path.write_bytes(f"name: x\ndescription: y\nhardware: two-nic\nsteps:\n{steps}\n".encode())
         code = f"from testbed.scenario.scenario import load_scenario as l; print(ascii(l({str(path)!r})))"
@@ -157,7 +157,7 @@ class TestRuntimes:
         assert load(tmp_path, "  - kill_driver: {}").runtimes == RUNTIMES
 
     def test_leaving_a_runtime_out_needs_a_reason(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidFile, match="why_not_everywhere must say why"):
+        with pytest.raises(InvalidFile, match="why_not_everywhere must name why"):
             load(tmp_path, "  - kill_driver: {}", "runtimes: [stand-in]")
 
     def test_an_unknown_runtime_is_refused(self, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_alignment_without_a_gpu_is_unknown() -> None:
 def test_traffic_is_told_with_units_and_its_proof() -> None:
     result = TrafficResult(1_250_000_000, 1.0, 2000, 35.2, 246.4, 1_251_000_000, 1_252_000_000)
     assert describe_traffic(result) == (
-        "10.00 Gbit/s over 1.0 s (virtual links of this machine: says nothing of hardware)",
+        "10.00 Gbit/s over 1.0 s (virtual links of this machine, not hardware)",
         "round trip of 64 bytes: median 35 us, p99 246 us",
         "the NICs' own counters: 1,251,000,000 bytes sent, 1,252,000,000 received",
     )
