@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.cli.claims_look import look
+from dranet.cli.claims import look
 from dranet.cli.main import main
 from dranet.errors import StoreError
 from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality

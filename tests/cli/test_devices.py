@@ -21,7 +21,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from dranet.cli.follow import Event, compare
+from dranet.cli.devices import Event, compare
 from dranet.cli.look import Eye
 from dranet.cli.main import main
 from dranet.desk.kubeapi.kinds import find_kind
@@ -513,7 +513,7 @@ def test_somebody_who_looks_on_is_told_within_a_second(
         asked.extend(patience)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dranet.cli.follow.ChangeWatch", watch)
+    monkeypatch.setattr("dranet.cli.devices.ChangeWatch", watch)
     assert dranet("devices", "--watch").returncode == 0
     assert [patience.longest_seconds for patience in asked] == [1.0]
 

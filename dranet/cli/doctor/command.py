@@ -78,7 +78,7 @@ Without --config it takes {CHART_CONFIG} where there is one.
 It has the driver's environment there, but not its flags: repeat those.
 On a node as root it sees more; it lists what it cannot see.
 
-Exit code: 0 when nothing is as bad as --fail-on says, 1 when something is,
+Exit code: 0 when nothing is as bad as --fail-on, 1 when something is,
 2 when arguments or settings are wrong.
 """
 

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.cli.doctor.cluster import ask_cluster_with_deadline, not_asked
-from dranet.cli.doctor.places import judge_places
-from dranet.cli.doctor.rights import judge_rights, rights_elsewhere
+from dranet.cli.doctor.places import judge_places, judge_rights, rights_elsewhere
 from dranet.cli.doctor.running import ask_running_driver, no_answer
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings

@@ -30,7 +30,7 @@ class DeviceValues:
     """A device as the engine has it, converted once for any number of selectors.
 
     Raises:
-        CelError: a version or a quantity that is none.
+        CelError: an invalid version or quantity.
     """
 
     __slots__ = ("_bound", "_uses", "_variables", "driver", "versions")
@@ -144,7 +144,7 @@ class DeviceSelector:
         return self._compiled.evaluate(device.bound())
 
     def _check_versions(self, device: DeviceValues) -> None:
-        """A version is equal to text for nobody: Kubernetes fails where it comes to it."""
+        """Refuse to compare versions with text for equality, as Kubernetes does when it evaluates it."""
         if self._equals is None:
             found = self.find_literals()
             self._equals = frozenset((use.domain, use.name) for use, _, is_equality in found if is_equality)

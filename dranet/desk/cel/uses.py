@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, Select, children
 
 OWN_DOMAIN = ""
-"""Of ``device.attributes[device.driver]``."""
+"""The domain of ``device.attributes[device.driver]``."""
 
 _TABLES = {"device.attributes": "attributes", "device.capacity": "capacity"}
 _LOOK_UPS = ("_[_]", "_[?_]", "_?._")
@@ -37,7 +37,7 @@ def find_uses(tree: Node) -> tuple[Use, ...]:
 
 
 def find_comparisons(tree: Node) -> tuple[tuple[Use, object], ...]:
-    """Attributes with a value that satisfies a comparison: the literal, or the number beside it."""
+    """Attributes with a value that satisfies a comparison: the literal, or the number next to it."""
     return tuple(_find_comparisons(tree))
 
 

@@ -128,7 +128,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "store-damaged",
         "places",
-        "what is left of a store that the disk has damaged",
+        "records of claims that the disk has damaged",
         "A NIC whose record was lost comes back from its pod as the pod had it.",
         "Look at the disk and at dranet claims, then remove the file.",
     ),

@@ -3,7 +3,7 @@
 Replaced are hardware addresses, GUIDs, UUIDs, IP addresses, the host's name and aliases, wherever they occur:
 in fields of their own, in names (``enx525400c0ffee``) and in warnings. Equal stays equal, different stays
 different, and the form is kept: a MAC address stays one of its maker, an IP address keeps its prefix length
-and the neighbours of its subnet. PCI addresses, models, drivers, versions and interface names say which
+and the neighbours of its subnet. PCI addresses, models, drivers, versions and interface names show which
 hardware is where, not whose it is, and stay.
 """
 

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from dranet.cli.doctor import bundle
 from dranet.cli.doctor import command as doctor
-from dranet.cli.doctor.bundle import Piece, pack
-from dranet.cli.doctor.bundle_names import find_names
+from dranet.cli.doctor.bundle import Piece, find_names, pack
 from dranet.cli.doctor.cluster import trim_event
 from dranet.cli.doctor.examine import Examination
 from dranet.cli.main import main

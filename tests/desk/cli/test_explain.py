@@ -426,7 +426,7 @@ def test_a_pod_that_the_scheduler_does_not_try_says_so(explained: Explain, tmp_p
 def test_a_claim_points_to_the_pod_that_has_others_beside_it(explained: Explain) -> None:
     _, out = explained("claim", "storage", "-n", "team-a", "-f", CLUSTER, "--facts", DGX)
 
-    assert "pod team-a/trainer has other claims beside this one" in out
+    assert "pod team-a/trainer has other claims besides this one" in out
 
 
 def test_nodes_that_the_pod_cannot_use_are_left_out_with_the_reason(

@@ -20,7 +20,7 @@ from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import Gpus, World, build_world, world
 from tests.desk.templates.random_machines import best_by_brute_force, random_machine
 
-NOT_SURE, NOT_TOLD = "can be sure to get", "Not told: "
+NOT_SURE, NOT_TOLD = "can be sure to get", "Not published: "
 
 
 @pytest.mark.parametrize("gpus", Gpus)
