@@ -7,6 +7,7 @@ STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard proto/*/pb/*.proto)
 MINUTES ?= 10
 SEEDS   ?= 50
+WORKERS ?= auto
 RUNTIME ?= containerd
 SEED    ?= 0
 KUBE_VERSION ?=
@@ -15,7 +16,7 @@ NODES ?= 1
 ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
+.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -36,11 +37,21 @@ $(STAMP): pyproject.toml testbed/pyproject.toml requirements-dev.lock .ci/system
 demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove the traffic and the give-back
 	@$(BIN)/dranet demo
 
-# Tests start hundreds of Pythons: what one of them has compiled is there for the others. Two pytest processes
-# share the tests, most of which wait; their results are one.
-test: export PYTHONDONTWRITEBYTECODE :=
-test: setup ## run every test that this machine can run; list by name those it cannot
-	@$(BIN)/python -m pytest -p tests.beside
+# Tests start hundreds of Pythons: what one of them has compiled is there for the others. WORKERS processes share the
+# tests by file. Most tests of test-all wait, and some of them load the machine, so that it has two wherever it runs.
+test test-all test-docs: export PYTHONDONTWRITEBYTECODE :=
+test-all: WORKERS = 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+ROOM_TESTS = $(or $(wildcard tests/$(ROOM) tests/test_$(ROOM).py),$(error no tests/$(ROOM) and no tests/test_$(ROOM).py))
+
+test: setup ## a first answer: tests without process, socket or namespace, and a few of each other kind; ROOM=kernel: one room's
+	@$(PYTEST) $(if $(ROOM),$(ROOM_TESTS),--lane fast)
+
+test-all: setup ## run every test that this machine can run; list by name those it cannot
+	@$(PYTEST) --lane all
+
+test-docs: setup ## the tests of documents, chart and examples, which `make test` leaves out until one of those changes
+	@$(PYTEST) --lane documents
 
 test-runtime: setup ## run every test that needs a real container runtime, on containerd 1.7 and on 2.x
 	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival tests/tools/image

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-import dranet
-
 pytest_plugins = [
+    "tests.support.needs",
+    "tests.support.lanes",
+    "tests.support.whole_run",
     "tests.support.written_objects.plugin",
     "tests.support.namespaces",
     "tests.support.private_tree",
     "tests.support.shared_node",
+    "tests.survival.summary",
 ]
 
 # A change must not fail for an example that the change before it did not meet: searching is for `make fuzz`.
@@ -25,16 +24,6 @@ UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthChe
 settings.register_profile("repeatable", derandomize=True, **UNTIMED)
 settings.register_profile("fuzz", max_examples=1000, print_blob=True, **UNTIMED)
 settings.load_profile("repeatable")
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Load the whole product before the first property test: words and numbers of the modules that are loaded
-    get into the examples, and which ones tests have loaded by then differs from run to run."""
-    if any(item.get_closest_marker("hypothesis") for item in session.items):
-        for module in pkgutil.walk_packages(dranet.__path__, "dranet."):
-            if not module.name.endswith(".__main__"):
-                with suppress(ImportError):  # of what is installed only by those who want it
-                    importlib.import_module(module.name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -87,6 +87,7 @@ def test_what_a_listener_raises_ends_the_walk() -> None:
         failpoints.listen(None)
 
 
+@pytest.mark.process
 def test_no_listener_is_registered_in_the_program() -> None:
     assert [path for path in PRODUCT.rglob("*.py") if "failpoints.listen(" in path.read_text()] == []
     program = (

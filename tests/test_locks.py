@@ -107,6 +107,7 @@ def path(tmp_path: Path) -> Path:
 # --- one file -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_lock_that_another_process_has_is_not_given_and_names_who_has_it(path: Path) -> None:
     with another_process(HOLD_FILE, str(path)) as child:
         lock = FileLock(path)
@@ -139,6 +140,8 @@ def test_a_lock_whose_file_was_removed_is_not_in_place(path: Path) -> None:
     lock.close()
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_a_killed_process_holds_nobody_up(path: Path) -> None:
     with another_process(HOLD_FILE, str(path)) as child:
         lock = FileLock(path)
@@ -149,6 +152,7 @@ def test_a_killed_process_holds_nobody_up(path: Path) -> None:
         assert lock.read_holder() == os.getpid()
 
 
+@pytest.mark.process
 def test_waiting_ends_at_the_deadline(path: Path) -> None:
     with another_process(HOLD_FILE, str(path)):
         start = time.monotonic()
@@ -156,6 +160,7 @@ def test_waiting_ends_at_the_deadline(path: Path) -> None:
         assert 0.05 <= time.monotonic() - start < SECONDS
 
 
+@pytest.mark.process
 def test_shared_locks_share_and_keep_off_one_alone(path: Path) -> None:
     with another_process(HOLD_FILE, str(path), "shared"):
         mine = FileLock(path)
@@ -163,6 +168,7 @@ def test_shared_locks_share_and_keep_off_one_alone(path: Path) -> None:
         assert mine.try_acquire(shared=True)
 
 
+@pytest.mark.process
 def test_looking_whether_a_lock_is_held_makes_no_file(path: Path) -> None:
     assert not is_lock_held(path)
     assert not path.exists()
@@ -175,6 +181,7 @@ def test_looking_whether_a_lock_is_held_makes_no_file(path: Path) -> None:
         is_lock_held(path)
 
 
+@pytest.mark.process
 def test_who_looks_while_a_lock_file_goes_away_leaves_none_behind(path: Path) -> None:
     with another_process(COME_AND_GO, str(path)) as coming:
         while coming.poll() is None:
@@ -195,6 +202,7 @@ def test_a_released_lock_is_free_and_its_file_stays(path: Path) -> None:
     assert path.exists()
 
 
+@pytest.mark.process
 def test_only_its_owner_may_read_the_file_and_no_child_inherits_the_lock(path: Path) -> None:
     lock = FileLock(path)
     assert lock.try_acquire()
@@ -209,6 +217,7 @@ def test_only_its_owner_may_read_the_file_and_no_child_inherits_the_lock(path: P
         child.communicate(b"\n")
 
 
+@pytest.mark.process
 def test_a_file_that_was_removed_is_made_anew_and_locked_there(path: Path) -> None:
     """Else two processes would hold locks on two files of one name."""
     lock = FileLock(path)
@@ -246,6 +255,7 @@ def test_a_holder_that_never_was_is_nobody(path: Path) -> None:
     assert FileLock(path).read_holder() is None
 
 
+@pytest.mark.process
 def test_a_disk_without_space_keeps_nobody_from_a_lock_and_no_lock_from_others(path: Path) -> None:
     """The process id is for messages only."""
     path.write_text("4711\n")
@@ -263,6 +273,7 @@ def test_a_disk_without_space_keeps_nobody_from_a_lock_and_no_lock_from_others(p
 # --- by name --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 async def test_a_name_that_another_process_holds_is_waited_for_and_others_are_not(path: Path) -> None:
     locks = NamedLocks(path)
     with another_process(HOLD_NAMES, str(path), "claim", "device") as child:
@@ -306,6 +317,7 @@ async def test_waiting_for_a_name_leaves_the_loop_free(path: Path) -> None:
             await waiting
 
 
+@pytest.mark.process
 async def test_who_waited_for_a_file_that_was_removed_locks_the_one_in_its_place(path: Path) -> None:
     """Else two would hold one name, each on its own file."""
     locks = NamedLocks(path)
@@ -329,6 +341,7 @@ async def test_no_names_need_no_file(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.process
 def test_batches_of_two_processes_with_names_in_any_order_all_end_and_none_overlaps(
     path: Path, tmp_path: Path
 ) -> None:

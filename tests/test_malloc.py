@@ -60,11 +60,13 @@ def run(script: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
+@pytest.mark.process
 def test_threads_have_no_heaps_of_their_own_when_told_so() -> None:
     assert int(run(_COUNT_HEAPS)) > 1
     assert int(run(_COUNT_HEAPS, "one")) == 0
 
 
+@pytest.mark.process
 def test_free_memory_below_what_lives_on_goes_back_to_the_kernel() -> None:
     given_back, _ = map(int, run(_LEAVE_HOLES).split())
     assert given_back > 20

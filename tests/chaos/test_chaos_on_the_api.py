@@ -19,6 +19,8 @@ from testbed.apiserver.faults import Chaos, ChaosPlan
 from testbed.apiserver.traffic import RequestRecord
 from tests.chaos.environment import CLAIMS, Stage, is_drivers, performing
 
+pytestmark = pytest.mark.socket
+
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "2")))
 """More of them for a longer run."""
 SCENES = 30

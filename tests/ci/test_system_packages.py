@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).parents[2] / ".ci" / "system-packages"
 OLD = 'case "$*" in *version_info*) exit 1;; *--version*) echo Python 3.9.2;; esac'
 WITHOUT_VENV = 'case "$*" in *ensurepip*) exit 1;; esac'

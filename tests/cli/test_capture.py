@@ -161,6 +161,7 @@ def test_the_help_says_what_is_in_a_capture_and_what_redaction_takes_away(
         assert word in text
 
 
+@pytest.mark.process
 def test_another_machine_lists_the_devices_of_a_redacted_capture(tree: SysfsTree, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     roots = (f"--sysfs-root={tree.sysfs_root}", f"--procfs-root={tree.procfs_root}")

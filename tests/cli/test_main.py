@@ -13,6 +13,8 @@ import pytest
 from dranet import __version__
 from dranet.cli.main import COMMANDS, main
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {
     key: value for key, value in os.environ.items() if not key.startswith(("DRANET_", "PYTHONUNBUFFERED"))

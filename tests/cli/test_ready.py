@@ -20,6 +20,7 @@ def test_it_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.process
 def test_it_loads_little() -> None:
     """The kubelet starts it every few seconds on each node."""
     code = "import sys; from dranet.cli.main import main; main(['ready', '/']); print(*sys.modules)"

@@ -25,14 +25,17 @@ async def ask(token: str, driver: str = "dra.net") -> list[str]:
             return [str(denied) for denied in await fetch_denied(client, driver)]
 
 
+@pytest.mark.socket
 async def test_the_role_of_the_manifests_allows_all_that_the_driver_does() -> None:
     assert await ask("driver") == []
 
 
+@pytest.mark.socket
 async def test_who_has_no_role_is_denied_every_single_verb() -> None:
     assert len(await ask("nobody")) == sum(len(permission.verbs) for permission in PERMISSIONS)
 
 
+@pytest.mark.socket
 async def test_a_driver_of_another_name_lacks_what_is_given_by_name() -> None:
     assert await ask("driver", "nic.example.com") == [
         "associated-node:patch resourceclaims/driver in resource.k8s.io"

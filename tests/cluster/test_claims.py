@@ -67,6 +67,7 @@ async def held_devices(client: ApiClient) -> list[JsonObject]:
 # Fetching.
 
 
+@pytest.mark.socket
 async def test_an_allocated_claim_is_fetched(client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"))
     claim = await fetch_claim(client, ref)
@@ -75,12 +76,14 @@ async def test_an_allocated_claim_is_fetched(client: ApiClient) -> None:
     assert claim.results == (AllocationResult("nic", DRIVER, POOL, "eth0"),)
 
 
+@pytest.mark.socket
 async def test_a_claim_that_is_not_there_is_the_users_matter(client: ApiClient) -> None:
     with pytest.raises(ClaimError) as caught:
         await fetch_claim(client, ClaimRef("default", "none", "u"))
     assert caught.value.reason is Reason.CLAIM_NOT_FOUND
 
 
+@pytest.mark.socket
 async def test_a_claim_of_the_same_name_but_another_uid_is_refused(client: ApiClient) -> None:
     await create_claim(client, result("eth0"))
     with pytest.raises(ClaimError) as caught:
@@ -88,6 +91,7 @@ async def test_a_claim_of_the_same_name_but_another_uid_is_refused(client: ApiCl
     assert caught.value.reason is Reason.CLAIM_REPLACED
 
 
+@pytest.mark.socket
 async def test_a_claim_without_allocation_is_refused(client: ApiClient) -> None:
     ref = await create_claim(client)
     with pytest.raises(ClaimError) as caught:
@@ -95,6 +99,7 @@ async def test_a_claim_without_allocation_is_refused(client: ApiClient) -> None:
     assert caught.value.reason is Reason.CLAIM_NOT_ALLOCATED
 
 
+@pytest.mark.socket
 async def test_an_api_server_in_trouble_is_not_the_claims_fault(server: ApiServer, client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"))
     server.fail_next("GET", CLAIM, 500)
@@ -275,6 +280,7 @@ def test_parameters_that_are_nested_without_end_are_a_protocol_error(depth: int)
         parse_object(b'{"a":' * depth + b"1" + b"}" * depth)
 
 
+@pytest.mark.socket
 async def test_device_status_is_written_with_all_it_knows(client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"))
     attached = status(
@@ -308,6 +314,7 @@ async def test_device_status_is_written_with_all_it_knows(client: ApiClient) -> 
     }
 
 
+@pytest.mark.socket
 async def test_the_same_status_again_is_not_written_and_a_new_message_keeps_the_time(
     server: ApiServer, client: ApiClient
 ) -> None:
@@ -325,6 +332,7 @@ async def test_the_same_status_again_is_not_written_and_a_new_message_keeps_the_
     assert (condition["status"], condition["lastTransitionTime"]) == ("False", "2026-05-01T13:00:00Z")
 
 
+@pytest.mark.socket
 async def test_entries_of_other_drivers_stay_and_our_left_out_ones_go(client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"), result("eth1"), result("gpu0", "gpu.example"))
     other = {"driver": "gpu.example", "pool": POOL, "device": "gpu0", "data": {"x": 1}}
@@ -337,6 +345,7 @@ async def test_entries_of_other_drivers_stay_and_our_left_out_ones_go(client: Ap
     assert await held_devices(client) == [other]
 
 
+@pytest.mark.socket
 async def test_a_claim_that_is_gone_or_replaced_drops_its_status_quietly(client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"))
     assert not await apply_device_statuses(
@@ -348,6 +357,7 @@ async def test_a_claim_that_is_gone_or_replaced_drops_its_status_quietly(client:
     assert await held_devices(client) == []
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize("odd", [{}, {"kind": "Status", "status": "Success"}])
 async def test_an_answer_that_is_no_claim_is_not_taken_for_a_claim_that_was_replaced(
     client: ApiClient, monkeypatch: pytest.MonkeyPatch, odd: JsonObject
@@ -382,6 +392,7 @@ class RacingClient(ApiClient):
         return await super().apply(path, body, field_manager, force)
 
 
+@pytest.mark.socket
 async def test_a_claim_that_is_replaced_under_our_hands_gets_nothing(server: ApiServer) -> None:
     async with RacingClient(access_from_url(server.url)) as client:
         ref = await create_claim(client, result("eth0"))
@@ -389,6 +400,7 @@ async def test_a_claim_that_is_replaced_under_our_hands_gets_nothing(server: Api
         assert await held_devices(client) == []
 
 
+@pytest.mark.socket
 async def test_a_conflict_on_the_same_claim_is_an_error_to_try_again(
     server: ApiServer, client: ApiClient
 ) -> None:
@@ -399,6 +411,7 @@ async def test_a_conflict_on_the_same_claim_is_an_error_to_try_again(
     assert caught.value.retryable
 
 
+@pytest.mark.socket
 async def test_a_claim_that_has_other_devices_by_now_has_nothing_to_hold(
     server: ApiServer, client: ApiClient
 ) -> None:
@@ -418,12 +431,14 @@ class ReallocatingClient(ApiClient):
         return await super().apply(path, body, field_manager, force)
 
 
+@pytest.mark.socket
 async def test_a_claim_that_gets_other_devices_under_our_hands_gets_nothing(server: ApiServer) -> None:
     async with ReallocatingClient(access_from_url(server.url)) as client:
         ref = await create_claim(client, result("eth0"))
         assert not await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
 
 
+@pytest.mark.socket
 async def test_what_the_server_finds_invalid_of_our_own_device_is_an_error(
     server: ApiServer, client: ApiClient
 ) -> None:
@@ -456,6 +471,7 @@ def _changed_allocation() -> ClusterError:
     return ClusterError(text, status=422, reason=Reason.API_INVALID)
 
 
+@pytest.mark.socket
 async def test_a_claim_that_refuses_every_apply_gets_its_status_by_a_merge_patch(server: ApiServer) -> None:
     async with RewritingClient(access_from_url(server.url)) as client:
         ref = await create_claim(client, result("eth0"), result("gpu0", "gpu.example"))
@@ -468,6 +484,7 @@ async def test_a_claim_that_refuses_every_apply_gets_its_status_by_a_merge_patch
             assert [condition["status"] for condition in second["conditions"]] == [str(ready)]
 
 
+@pytest.mark.socket
 async def test_a_claim_that_refuses_merge_patches_as_well_is_an_error_that_says_why(
     server: ApiServer,
 ) -> None:
@@ -480,6 +497,7 @@ async def test_a_claim_that_refuses_merge_patches_as_well_is_an_error_that_says_
     assert "stored with spaces" in caught.value.hint
 
 
+@pytest.mark.socket
 async def test_what_only_the_claim_tells_is_added_before_the_comparison(
     server: ApiServer, client: ApiClient
 ) -> None:
@@ -558,11 +576,13 @@ def client_of(server: ApiServer, token: str) -> ApiClient:
     return ApiClient(access_from_url(server.url, token=FixedToken(token)))
 
 
+@pytest.mark.socket
 async def test_the_two_rules_of_the_role_are_all_that_it_takes() -> None:
     bound = service_account("kube-system", "driver", node=POOL)
     assert len(await write_as(bound, *BASE, FINER)) == 1
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize(
     ("node", "rules", "hint"),
     [
@@ -614,6 +634,7 @@ def entry_of(device: DeviceStatus, existing: Sequence[JsonObject] = ()) -> JsonO
     return entry
 
 
+@pytest.mark.socket
 async def test_what_is_too_long_is_cut_and_still_accepted(client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"))
     long = Condition(ConditionType.READY, False, "AttachFailed", "ü" * 40_000)
@@ -659,6 +680,7 @@ def test_addresses_are_canonical_and_unique_and_keep_their_host_bits() -> None:
     assert entry["networkData"]["ips"] == ["10.0.0.5/24", "fe80::1/64", "192.0.2.1/32"]
 
 
+@pytest.mark.socket
 async def test_an_address_that_the_server_would_refuse_is_left_out_and_costs_no_status(
     client: ApiClient,
 ) -> None:
@@ -669,6 +691,7 @@ async def test_an_address_that_the_server_would_refuse_is_left_out_and_costs_no_
     assert entry["networkData"] == {"ips": ["10.0.0.5/24"]}
 
 
+@pytest.mark.socket
 async def test_a_message_that_is_no_unicode_is_written_as_far_as_it_is(client: ApiClient) -> None:
     """Names that the kernel tells are bytes."""
     ref = await create_claim(client, result("eth0"))

@@ -24,6 +24,8 @@ from dranet.errors import ClusterError, Reason, SettingsError
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.process
+
 CLAIM_STATUS = "/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c/status"
 
 
@@ -124,6 +126,7 @@ async def test_a_redirect_is_no_word_of_the_api_server_and_may_be_over_soon(
 # Verbs, against the stand-in.
 
 
+@pytest.mark.smoke
 async def test_an_object_is_created_read_replaced_patched_and_deleted(client: ApiClient) -> None:
     created = await client.create(MAPS, config_map("a", x="1"))
     path = paths.config_map("default", "a")

@@ -21,6 +21,8 @@ from testbed.apiserver.server import ApiServer
 from tests.cluster.credential_programs import VERSION, have_it_asked, write_noting_program
 from tests.documents.kubectl import find_kubectl
 
+pytestmark = pytest.mark.process
+
 PAIR = {"clientCertificateData": "CERT", "clientKeyData": "KEY"}
 
 

@@ -13,6 +13,8 @@ from dranet.cluster.failures import RequestName, failure_from_status
 from dranet.errors import ClusterError, ProtocolError, Reason
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 POD = ObjectRef("v1", "Pod", name="p", namespace="default", uid="pod-uid")
 NODE = ObjectRef("v1", "Node", name="node-a", namespace="", uid="node-uid")
 

@@ -38,6 +38,7 @@ def supports(features: ApiFeatures) -> tuple[Support, ...]:
     return tuple(finding.support for finding in features)
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize(
     ("version", "gates", "expected"),
     [
@@ -71,12 +72,14 @@ def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
     assert features.unusable == {Feature.SHARED_DEVICES}
 
 
+@pytest.mark.socket
 async def test_fields_that_are_refused_together_are_asked_alone(server: ApiServer, client: ApiClient) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, 422)
     assert supports(await ask_features(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, REFUSED)
     assert len(server.requests) == 5
 
 
+@pytest.mark.socket
 async def test_a_cluster_that_refuses_every_dry_run_says_nothing_of_the_fields(
     server: ApiServer, client: ApiClient
 ) -> None:
@@ -85,6 +88,7 @@ async def test_a_cluster_that_refuses_every_dry_run_says_nothing_of_the_fields(
     assert supports(await ask_features(client, DRIVER, NODE)) == (UNKNOWN,) * 4
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize("status", [400, 403])
 async def test_a_webhook_that_knows_or_permits_no_dry_run_leaves_it_unknown(
     server: ApiServer, client: ApiClient, status: int
@@ -93,6 +97,7 @@ async def test_a_webhook_that_knows_or_permits_no_dry_run_leaves_it_unknown(
     assert supports(await ask_features(client, DRIVER, NODE)) == (UNKNOWN,) * 4
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize("odd", [{}, {"kind": "Status", "status": "Success"}, {"metadata": {}, "spec": None}])
 async def test_an_answer_that_is_no_slice_says_nothing_of_the_fields(
     client: ApiClient, monkeypatch: pytest.MonkeyPatch, odd: JsonObject
@@ -107,6 +112,7 @@ async def test_an_answer_that_is_no_slice_says_nothing_of_the_fields(
         await ask_features(client, DRIVER, NODE)
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize("status", [401, 500, 503, 429])
 async def test_a_server_that_does_not_answer_is_an_error_and_no_finding(
     server: ApiServer, client: ApiClient, status: int

@@ -12,6 +12,8 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClusterError
 
+pytestmark = pytest.mark.socket
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
 WHO = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"

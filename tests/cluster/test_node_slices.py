@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def taking(*slices: JsonObject) -> NodeDevices:
     return devices
 
 
+@pytest.mark.socket
 async def test_devices_of_other_drivers_on_this_node_are_found_by_what_an_allocation_names(
     client: ApiClient, wait_until: WaitUntil
 ) -> None:
@@ -92,6 +94,7 @@ async def test_devices_of_other_drivers_on_this_node_are_found_by_what_an_alloca
         assert told == [1]
 
 
+@pytest.mark.socket
 async def test_a_driver_that_comes_and_goes_is_told_each_time(
     client: ApiClient, wait_until: WaitUntil
 ) -> None:
@@ -106,6 +109,7 @@ async def test_a_driver_that_comes_and_goes_is_told_each_time(
         assert told == [0, 1, 0]
 
 
+@pytest.mark.socket
 async def test_nothing_is_asked_before_somebody_wants_it(client: ApiClient) -> None:
     async with following(client) as (devices, told):
         await client.create(paths.RESOURCE_SLICES, a_slice("nvidia", GPU))

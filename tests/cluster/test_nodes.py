@@ -24,11 +24,13 @@ ADDRESSES = [
 OWN = ("192.0.2.2", "2001:db8::2", "203.0.113.9")
 
 
+@pytest.mark.socket
 async def test_the_nodes_own_addresses_are_fetched_each_once(client: ApiClient, node: JsonObject) -> None:
     await client.patch(paths.node_status("node-a"), {"status": {"addresses": ADDRESSES}})
     assert (await fetch_node(client, node["metadata"]["name"])).addresses == OWN
 
 
+@pytest.mark.socket
 async def test_the_resources_of_device_plugins_are_fetched_with_them_also_while_there_is_none(
     client: ApiClient, node: JsonObject
 ) -> None:
@@ -38,6 +40,7 @@ async def test_the_resources_of_device_plugins_are_fetched_with_them_also_while_
     assert (await fetch_node(client, name)).resources == ("amd.com/gpu", "habana.ai/gaudi", "nvidia.com/gpu")
 
 
+@pytest.mark.socket
 async def test_a_node_that_does_not_exist_is_a_cluster_error(client: ApiClient) -> None:
     with pytest.raises(ClusterError) as caught:
         await fetch_node(client, "nobody")

@@ -15,6 +15,8 @@ from dranet.model.claim import Claim, ClaimRef, Consumer, PodRef
 from testbed.apiserver.identity import User
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 NODE = "node-a"
 GROUP = Consumer("podgroups", "workers", "group-uid", "scheduling.k8s.io")
 PODS = paths.pods("default")

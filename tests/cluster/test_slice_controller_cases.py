@@ -48,6 +48,8 @@ from tests.cluster.publishing import (
     running,
 )
 
+pytestmark = pytest.mark.socket
+
 LONG_AGO = "2026-01-01T00:00:00Z"
 BROKEN = Taint("example.com/broken", TaintEffect.NO_SCHEDULE)
 

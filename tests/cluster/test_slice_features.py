@@ -31,6 +31,8 @@ from tests.cluster.publishing import (
     running,
 )
 
+pytestmark = pytest.mark.socket
+
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 
 DOWN = Taint("dra.net/link-down", TaintEffect.NO_SCHEDULE, "carrier")

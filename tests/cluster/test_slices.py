@@ -29,6 +29,8 @@ from tests.cluster.publishing import (
     running,
 )
 
+pytestmark = pytest.mark.socket
+
 LISTED = paths.RESOURCE_SLICES
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 

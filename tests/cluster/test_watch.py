@@ -20,6 +20,8 @@ from dranet.errors import ProtocolError
 from testbed.apiserver.server import ApiServer
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.socket
+
 MAPS = paths.config_maps("default")
 DEADLINE_SECONDS = 30.0
 

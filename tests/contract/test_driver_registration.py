@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.testbed, pytest.mark.shared_node, pytest.mark.timeout(
 DRIVER = "dra.net"
 
 
+@pytest.mark.smoke
 async def test_a_kubelet_meets_the_names_of_the_go_helper(node: DrivenNode) -> None:
     """1.1, 1.2: what is advertised, in which order, and at which paths."""
     info = await node.calls.get_info()

@@ -26,6 +26,8 @@ from testbed.kubelet.nouns import KubeletDevice, KubeletOptions
 from tests.contract.calls import HEALTH_SERVICES, Calls, HealthStream, eventually
 from tests.contract.kubelet_room import DRIVER, POOL, QUICK, Node, Room, Script, registered
 
+pytestmark = pytest.mark.socket
+
 UP = DeviceHealthFact(POOL, "nic-1", healthy=True)
 DOWN = DeviceHealthFact(POOL, "nic-1", healthy=False, message="no carrier")
 NIC = KubeletDevice(DRIVER, POOL, "nic-1")

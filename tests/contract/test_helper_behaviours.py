@@ -15,6 +15,8 @@ from dranet.settings import load_settings
 from tests.contract.calls import CALL_SECONDS, SERVICES, ask, eventually, refs
 from tests.contract.kubelet_room import DRIVER, Node, Room
 
+pytestmark = pytest.mark.socket
+
 
 async def test_a_socket_appears_when_it_listens_and_is_gone_after_stop(root: Path) -> None:
     """4.1, TestEndpointLifecycle: both sockets, and no other trace but the lock of the folder."""

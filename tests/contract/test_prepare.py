@@ -19,6 +19,8 @@ from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import CALL_SECONDS, SERVICES, ask, eventually, refs
 from tests.contract.kubelet_room import DRIVER, QUICK, Room, Script, a_device, registered
 
+pytestmark = pytest.mark.socket
+
 
 @pytest.fixture
 def script() -> Script:

@@ -24,6 +24,8 @@ from testbed.kubelet.nouns import KubeletOptions, PluginFailure
 from tests.contract.calls import HEALTH_SERVICES, Calls, ask, eventually, refs
 from tests.contract.kubelet_room import DRIVER, QUICK, Node, Room, Script, registered
 
+pytestmark = pytest.mark.socket
+
 # 1.1 what a plugin says of itself
 
 
@@ -339,6 +341,7 @@ async def _prepare_with_retries(plugin: PluginClient) -> object:
     return None
 
 
+@pytest.mark.socket
 async def test_the_kubelet_does_not_hang_up_on_a_driver_that_is_slow_to_take_its_connection(
     root: Path,
 ) -> None:
@@ -393,6 +396,7 @@ async def test_a_second_driver_cannot_steal_the_sockets_of_a_live_one(root: Path
         assert await node.manager.find(DRIVER).prepare(refs("u1"))
 
 
+@pytest.mark.socket
 async def test_our_stop_leaves_what_another_put_in_our_place(root: Path) -> None:
     """11.1: the classic end of an old server is to unlink the new one's socket."""
     room = Room(root)
@@ -404,6 +408,7 @@ async def test_our_stop_leaves_what_another_put_in_our_place(root: Path) -> None
         assert not room.calls.registration_socket.exists()
 
 
+@pytest.mark.socket
 async def test_a_dead_socket_of_a_killed_driver_is_replaced(root: Path) -> None:
     """4.1, 4.2: a crash leaves dead sockets; the next instance of the same names takes their place."""
     room = Room(root)

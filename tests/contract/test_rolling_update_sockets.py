@@ -121,6 +121,7 @@ def test_an_instance_that_is_alone_has_the_names_of_old() -> None:
     assert settings.registration_socket == REGISTRY / f"dra.net-{UID}-reg.sock"
 
 
+@pytest.mark.socket
 def test_a_path_of_107_bytes_binds_and_one_more_is_refused_by_name(tmp_path: Path) -> None:
     """1.2, 11.2: the limit of the kernel, refused before gRPC says something unclear."""
     longest = tmp_path / ("s" * (107 - len(os.fsencode(tmp_path)) - 1))
@@ -131,6 +132,7 @@ def test_a_path_of_107_bytes_binds_and_one_more_is_refused_by_name(tmp_path: Pat
         check_socket_path(longest.with_name(f"{longest.name}s"))
 
 
+@pytest.mark.socket
 async def test_an_instance_removes_only_its_own_sockets(root: Path) -> None:
     """4.2: the other instance's files and a dead socket of a crash stay as they are."""
     room = Room(root)

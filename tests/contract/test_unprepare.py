@@ -11,6 +11,8 @@ from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import SERVICES, eventually, refs
 from tests.contract.kubelet_room import DRIVER, Room, registered
 
+pytestmark = pytest.mark.socket
+
 
 @pytest.mark.parametrize("version", SERVICES)
 async def test_every_claim_gets_an_entry_an_unknown_one_an_empty_one(root: Path, version: str) -> None:

@@ -148,6 +148,7 @@ def promtool() -> Promtool:
         pytest.skip(f"promtool: {shortage}")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("block", of_kind(Kind.SCRAPING), ids=str)
 def test_prometheus_reads_its_configuration(block: Block, promtool: Promtool, tmp_path: Path) -> None:
     file = tmp_path / "prometheus.yml"
@@ -156,6 +157,7 @@ def test_prometheus_reads_its_configuration(block: Block, promtool: Promtool, tm
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_queries_and_rules_are_read_by_prometheus(promtool: Promtool, tmp_path: Path) -> None:
     blocks = of_kind(Kind.QUERY)
     rules = [{"record": f"query:{n}", "expr": b.text} for n, b in enumerate(blocks) if b.language == "promql"]

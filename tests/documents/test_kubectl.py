@@ -20,6 +20,8 @@ from tests.documents.commands import Command, iter_commands
 from tests.documents.kinds import Kind, classify, read_documents
 from tests.documents.kubectl import complain, find_kubectl
 
+pytestmark = pytest.mark.process
+
 CODE = re.compile(r"^\s*```.*?^\s*```", re.DOTALL | re.MULTILINE)
 
 

@@ -138,6 +138,7 @@ async def test_readiness_tells_of_a_newcomer_and_stays_ready_beside_it(
         parts.leadership.leave()
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize(
     ("has_company", "has_runtime"), [(True, True), (True, False), (False, False)], ids=str
 )
@@ -207,12 +208,14 @@ def list_modules(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.process
 def test_a_start_loads_nothing_that_only_claims_need() -> None:
     loaded = list_modules("import dranet.driver.app")
     assert "dranet.model.facts" in loaded
     assert not loaded & {"dranet.driver.planner", "dranet.model.parameters.network", "dranet.cel"}
 
 
+@pytest.mark.process
 def test_claims_load_our_own_modules_and_no_library() -> None:
     """Decoding parameters by pydantic was 10 MB, a sixth of the driver, and a tenth of a second."""
     asked = {"interface": {"mtu": 9000, "rateLimit": {"egress": {"rate": "10G"}}}, "routes": [], "rdma": {}}

@@ -62,6 +62,7 @@ def test_a_claim_on_the_hosts_network_is_refused(start: Callable[..., Bench], no
     assert error.reason is Reason.UNSUPPORTED_CLAIM
 
 
+@pytest.mark.smoke
 def test_two_claims_of_a_pod_are_attached_together_or_not_at_all(
     start: Callable[..., Bench], node: Namespace, pod: Namespace
 ) -> None:

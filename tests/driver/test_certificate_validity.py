@@ -48,6 +48,7 @@ def ask_openssl(file: Path, what: str) -> float:
     return datetime.strptime(told.partition("=")[2], "%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC).timestamp()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("days", [1, 90, 40_000])  # the last one has four digits for its year
 def test_it_is_what_openssl_says(days: int, tmp_path: Path) -> None:
     validity = make(tmp_path, days).validity
@@ -57,6 +58,7 @@ def test_it_is_what_openssl_says(days: int, tmp_path: Path) -> None:
     assert validity.not_after == ask_openssl(file, "enddate")
 
 
+@pytest.mark.process
 def test_of_a_chain_it_is_that_of_the_first_one(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     own.mkdir()
@@ -97,6 +99,7 @@ def test_the_alert_asks_the_same() -> None:
     assert re.findall(r"[\d.]+", alert.expr) == [str(OLD_SHARE), str(OLD_SECONDS)]
 
 
+@pytest.mark.process
 async def test_the_metric_and_the_doctor_tell_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls, metrics = make(tmp_path, 1), Metrics()
     assert tls.validity is not None

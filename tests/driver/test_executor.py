@@ -111,6 +111,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc's allocator")
 def test_what_a_job_needed_for_a_moment_goes_back_to_the_kernel() -> None:
     command = [sys.executable, "-c", _LEAVE_HOLES]

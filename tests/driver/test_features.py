@@ -278,6 +278,7 @@ async def fetch(path: str, *, ready: bool = True) -> tuple[int, str]:
     return int(head.split()[1]), body.decode()
 
 
+@pytest.mark.socket
 async def test_the_verbose_page_adds_the_features_which_never_make_the_driver_unready() -> None:
     status, body = await fetch("/readyz?verbose")
     assert status == 200
@@ -288,11 +289,13 @@ async def test_the_verbose_page_adds_the_features_which_never_make_the_driver_un
     assert "[+] runtime: containerd 2.1.4" in lines
 
 
+@pytest.mark.socket
 async def test_the_short_page_stays_as_it_was() -> None:
     assert await fetch("/readyz") == (200, "[+] kubelet\n")
     assert await fetch("/readyz", ready=False) == (503, "[-] kubelet: not yet\n")
 
 
+@pytest.mark.socket
 async def test_the_page_for_programs_has_parts_and_findings() -> None:
     status, body = await fetch("/readyz?verbose=json", ready=False)
     document = json.loads(body)

@@ -160,6 +160,7 @@ async def test_a_fit_newcomer_gets_the_duties_and_the_old_one_goes_on_without_th
         assert files(tmp_path) == ["new.lock", "old.lock"]
 
 
+@pytest.mark.process
 async def test_a_retired_instance_has_the_duties_again_when_its_successor_dies(tmp_path: Path) -> None:
     async with running(tmp_path, "old") as old:
         async with other_process(tmp_path, "new") as successor:
@@ -171,6 +172,7 @@ async def test_a_retired_instance_has_the_duties_again_when_its_successor_dies(t
         assert old.gone == 1
 
 
+@pytest.mark.process
 async def test_a_newcomer_has_the_duties_of_a_killed_predecessor_fit_or_not(tmp_path: Path) -> None:
     async with other_process(tmp_path, "old") as predecessor:
         assert await hear(predecessor) == "on-duty"
@@ -181,6 +183,7 @@ async def test_a_newcomer_has_the_duties_of_a_killed_predecessor_fit_or_not(tmp_
             await eventually(lambda: new.gone == 1)
 
 
+@pytest.mark.process
 async def test_a_successor_that_dies_after_it_asked_leaves_the_duties_with_who_has_them(
     tmp_path: Path,
 ) -> None:
@@ -278,6 +281,7 @@ async def test_a_good_bye_is_over_with_the_process_that_said_it(tmp_path: Path) 
         assert await new.handover.relieve(SECONDS)
 
 
+@pytest.mark.process
 async def test_who_is_not_given_the_duties_tells_who_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -385,6 +389,7 @@ class TestInstances:
         second.join()
         second.leave()
 
+    @pytest.mark.socket
     def test_the_sockets_of_the_dead_are_removed_and_those_of_the_living_are_not(
         self, tmp_path: Path
     ) -> None:

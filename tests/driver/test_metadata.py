@@ -14,7 +14,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from dranet.telemetry import Metrics
 from testbed.runtime.standin_cdi import Injection, resolve
 from tests.driver.bench import Bench, Told, sandbox
 from tests.support import metadata_reader
+from tests.support.executed_lines import count_steps
 from tests.support.namespaces import Namespace
 
 DRIVER = "dra.net"
@@ -404,6 +404,7 @@ def test_a_name_that_is_no_name_never_becomes_a_path(tmp_path: Path, name: str) 
 PAGE = Path(__file__).parents[2] / "docs/user/metadata.md"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("language", "command", "output"),
     [
@@ -483,6 +484,7 @@ print(reads, len(seen) - 1)
 """
 
 
+@pytest.mark.process
 def test_a_reader_never_meets_half_a_file_nor_an_older_one(tmp_path: Path) -> None:
     """Another process reads on and on while the file is replaced, as a container does that has its folder."""
     files, last = MetadataFiles(tmp_path, DRIVER), 250
@@ -623,17 +625,14 @@ def test_a_file_that_cannot_be_brought_up_to_date_is_an_event_and_the_pod_runs(
 
 
 @pytest.mark.kernel
-def test_the_update_costs_the_hook_less_than_ten_milliseconds(pods: Pods, pod: Namespace) -> None:
-    """A bound for a busy machine; what it takes on an idle one is in docs/decisions/028."""
+def test_the_update_is_little_work_for_the_hook(pods: Pods, pod: Namespace) -> None:
+    """What it takes on an idle machine is in docs/decisions/028."""
     records = [pods.prepare()]
-    links = (AttachedLink("dev-eth1", "net1", "02:00:00:00:00:01", 1500, ("10.9.0.1/24",)),)
-    seconds = []
-    for number in range(20):
-        fresh = [replace(links[0], mtu=1500, addresses=(f"10.9.0.{number + 1}/24",))]
-        begin = time.perf_counter()
-        pods.metadata.attached(records, fresh, str(pod.path))
-        seconds.append(time.perf_counter() - begin)
-    assert sorted(seconds)[10] < 0.01, [f"{took * 1e6:.0f} us" for took in sorted(seconds)]
+    link = AttachedLink("dev-eth1", "net1", "02:00:00:00:00:01", 1500, ("10.9.0.1/24",))
+    pods.metadata.attached(records, [link], str(pod.path))  # what it needs is loaded now
+    fresh = [replace(link, addresses=("10.9.0.2/24",))]
+    steps = count_steps(lambda: pods.metadata.attached(records, fresh, str(pod.path)))
+    assert steps < 5_000
 
 
 # --- RDMA -----------------------------------------------------------------------------------------------

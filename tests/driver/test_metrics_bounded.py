@@ -100,11 +100,10 @@ async def test_series_and_memory_are_those_of_the_pods_that_are_there() -> None:
 
 
 def measure_memory() -> int:
-    """Bytes that are allocated, without what a second pytest has reported meanwhile (``tests.beside``): a
-    thread keeps that until the test is over."""
+    """Return the bytes that are allocated, without those of pytest-xdist, which reports tests meanwhile."""
     snapshot = tracemalloc.take_snapshot()
-    reports = tracemalloc.Filter(False, "*/tests/beside.py")
-    return sum(trace.size for trace in snapshot.filter_traces([reports]).traces)
+    reports = [tracemalloc.Filter(False, f"*/{package}/*") for package in ("execnet", "xdist")]
+    return sum(trace.size for trace in snapshot.filter_traces(reports).traces)
 
 
 def count_series(text: str) -> int:

@@ -91,6 +91,7 @@ async def test_a_claim_prepared_by_one_is_unprepared_by_the_other(tmp_path: Path
     assert first.read_specs() == []
 
 
+@pytest.mark.process
 async def test_a_claim_whose_preparer_is_killed_is_prepared_by_the_other(tmp_path: Path) -> None:
     """It waits as long as that one works on it."""
     bench = PlainBench(tmp_path, claim := a_plain_claim())

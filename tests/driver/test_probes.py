@@ -13,6 +13,8 @@ from dranet.driver.probes.server import MAX_HEADER_BYTES, PartState, PortContent
 from dranet.errors import SettingsError
 from dranet.telemetry import Metrics
 
+pytestmark = pytest.mark.socket
+
 
 @asynccontextmanager
 async def serving(parts: Mapping[str, PartState], fault: str = "") -> AsyncIterator[ProbeServer]:

@@ -122,6 +122,7 @@ async def test_a_name_that_does_not_resolve_is_said_once_and_kept_as_it_was(
     assert protected_addresses.targets == (own("203.0.113.9"),)
 
 
+@pytest.mark.socket
 async def test_localhost_resolves_to_addresses() -> None:
     found = await module.resolve("localhost")
     assert set(found) & {"127.0.0.1", "::1"}

@@ -19,6 +19,8 @@ from tests.driver.rdma_tree import RDMA_CM, RdmaTree, umad, uverbs
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.kernel
+
 GUID, OTHER_GUID = "0c42:a103:0021:1000", "0c42:a103:0021:2000"
 
 

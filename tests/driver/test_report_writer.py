@@ -30,6 +30,8 @@ from dranet.model.status import AttachedLink, DeviceStatus
 from dranet.telemetry import Metrics
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 DRIVER, NODE = "dra.net", "node-a"
 CLAIMS = paths.resource_claims("default")
 DEADLINE_SECONDS = 15.0

@@ -35,6 +35,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_who_waits_for_a_claim_of_an_instance_that_is_stuck_is_told_which_ones_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,12 +72,14 @@ def test_without_go_the_hint_names_both_ways_out(monkeypatch: pytest.MonkeyPatch
     assert "KUBE_BIN_DIR" in refused.value.hint
 
 
+@pytest.mark.process
 def test_a_go_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_go(tmp_path, monkeypatch, "go1.24.3")
     with pytest.raises(LaneUnavailable, match=r"is go1\.24\.3; Kubernetes needs 1\.26"):
         build.build(build.HELM, lambda _: None)
 
 
+@pytest.mark.process
 def test_a_build_that_fails_ends_with_what_go_said_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_build_that_fails_ends_with_what_go_said_and_leaves_nothing(
     assert not list((tmp_path / "cache/dranet/cluster").iterdir())
 
 
+@pytest.mark.process
 def test_what_was_built_is_found_again_without_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = 'for word in "$@"; do case $word in */) out=$word;; esac; done\ncp /bin/true "$out/helm"'
     put_go(tmp_path, monkeypatch, "go1.26.8", script)

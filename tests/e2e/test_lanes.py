@@ -68,6 +68,7 @@ def play(
 
 
 class TestPrograms:
+    @pytest.mark.process
     def test_the_programs_of_a_folder_are_found_with_their_version(self, tmp_path: Path) -> None:
         assert find_programs(write_programs(tmp_path)).version == "1.36.1"
 
@@ -76,19 +77,23 @@ class TestPrograms:
         with pytest.raises(LaneUnavailable, match=r"has no kubelet$"):
             find_programs(tmp_path)
 
+    @pytest.mark.process
     def test_an_older_kubernetes_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(LaneUnavailable, match=r"has Kubernetes 1\.33\.9; the driver needs 1\.34"):
             find_programs(write_programs(tmp_path, others="1.33.9"))
 
+    @pytest.mark.process
     def test_programs_of_different_versions_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(LaneUnavailable, match=r"different versions: .*kubelet 1\.35\.0"):
             find_programs(write_programs(tmp_path, kubelet="1.35.0"))
 
+    @pytest.mark.process
     def test_a_program_that_does_not_run_is_named(self, tmp_path: Path) -> None:
         (write_programs(tmp_path) / "kube-scheduler").write_text("#!/bin/nothing\n")
         with pytest.raises(LaneUnavailable, match="kube-scheduler --version"):
             find_programs(tmp_path)
 
+    @pytest.mark.process
     async def test_a_program_that_ends_by_itself_is_told_with_its_last_words(self, tmp_path: Path) -> None:
         program = tmp_path / "kubelet"
         program.write_text("#!/bin/sh\necho no such flag: $1; exit 1\n")
@@ -107,6 +112,7 @@ USERS = config.users_of(["node-1"])
 
 
 class TestCluster:
+    @pytest.mark.process
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
     def test_certificate_keys_tokens_and_kubeconfigs_fit_together(self, tmp_path: Path) -> None:
         plan = make_plan(tmp_path)
@@ -157,6 +163,7 @@ class TestCluster:
         assert Path(kubelet["volumePluginDir"]).is_relative_to(plan.folder)
         assert kubelet["failCgroupV1"] is False
 
+    @pytest.mark.process
     @pytest.mark.private_tree
     def test_a_real_etcd_boots_and_is_well(self) -> None:
         async def story() -> None:
@@ -185,6 +192,7 @@ class TestKind:
         with pytest.raises(LaneUnavailable, match="no docker and no kind on PATH"):
             kind.check_programs()
 
+    @pytest.mark.process
     def test_a_cluster_that_is_there_already_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -193,6 +201,7 @@ class TestKind:
             kind.run((), Book(tmp_path / "book"))
         assert not any("delete" in call for call in calls())
 
+    @pytest.mark.process
     def test_a_cluster_that_does_not_come_up_is_taken_away_and_the_cause_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -202,6 +211,7 @@ class TestKind:
             kind.run((), Book(tmp_path / "book"))
         assert calls()[-1] == "kind delete cluster --name dranet-e2e"
 
+    @pytest.mark.process
     def test_an_image_that_docker_has_is_loaded_by_its_own_name_and_nothing_is_left_in_docker(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -213,6 +223,7 @@ class TestKind:
         assert "kind load docker-image registry/dranet:1 --name dranet-e2e" in calls()
         assert all(call.split()[1] in ("version", "image", "exec") for call in made), made
 
+    @pytest.mark.process
     def test_an_image_that_docker_does_not_have_is_said_before_a_cluster_is_made(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

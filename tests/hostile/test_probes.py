@@ -15,6 +15,8 @@ from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, PortContent,
 from dranet.telemetry import Metrics
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.socket
+
 LONG = {"kubelet": PartState(False, "x" * (16 << 20))}
 """More than the kernel buffers."""
 LISTEN = "0A"

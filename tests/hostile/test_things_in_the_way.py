@@ -125,6 +125,7 @@ def refused(path: Path, act: Callable[[], object], error: type[DranetError] = St
     assert snapshot(path) == before
 
 
+@pytest.mark.socket
 def test_a_lock_file(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "duty.lock"
     plant(path)
@@ -138,6 +139,7 @@ def test_a_lock_file_with_a_second_name_is_not_written_to(short_folder: Path) ->
     refused(path, FileLock(path).try_acquire)
 
 
+@pytest.mark.socket
 def test_a_file_of_locks_by_name(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "work.lock"
     plant(path)
@@ -149,6 +151,7 @@ def test_a_file_of_locks_by_name(short_folder: Path, plant: Plant) -> None:
     refused(path, lambda: asyncio.run(hold()))
 
 
+@pytest.mark.socket
 def test_the_owners_lock_in_the_plugin_folder(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "dra.net.lock"
     plant(path)
@@ -156,6 +159,7 @@ def test_the_owners_lock_in_the_plugin_folder(short_folder: Path, plant: Plant) 
     refused(path, OwnerLock(path, shared=True).acquire, SettingsError)
 
 
+@pytest.mark.socket
 def test_a_cdi_spec(short_folder: Path, plant: Plant) -> None:
     specs = CdiSpecs(short_folder, "dra.net")
     for name in (f"dra.net-claim_{UID}.json", f".dra.net-claim_{UID}.json.tmp"):
@@ -223,6 +227,7 @@ def an_attached_claim(state: Path) -> StartGate:
     return gate
 
 
+@pytest.mark.socket
 def test_a_ready_file(short_folder: Path, plant: Plant) -> None:
     gate, path = an_attached_claim(short_folder), short_folder / "ready" / UID
     path.parent.mkdir(mode=0o700)
@@ -266,6 +271,7 @@ def test_a_uid_that_leads_elsewhere_is_no_file_name_anywhere(short_folder: Path,
     assert snapshot(short_folder / "state") == before
 
 
+@pytest.mark.socket
 @all_but("folder")
 @pytest.mark.parametrize("name", ["metadata", f"metadata/{UID}", f"metadata/{UID}/nic"])
 def test_a_folder_of_device_metadata(short_folder: Path, plant: Plant, name: str) -> None:
@@ -276,6 +282,7 @@ def test_a_folder_of_device_metadata(short_folder: Path, plant: Plant, name: str
     refused(path, lambda: metadata.write(UID, "nic", {"metadata": {}}))
 
 
+@pytest.mark.socket
 def test_removing_device_metadata_leaves_what_is_not_the_drivers(
     short_folder: Path, plant: Plant, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,6 +299,7 @@ def test_removing_device_metadata_leaves_what_is_not_the_drivers(
     assert not (short_folder / "metadata" / UID / "nic").exists()
 
 
+@pytest.mark.socket
 def test_the_memory_of_faults(short_folder: Path, plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("health.json", "health.new"):
         path = short_folder / name
@@ -304,12 +312,14 @@ def test_the_memory_of_faults(short_folder: Path, plant: Plant, caplog: pytest.L
         _clear(path)
 
 
+@pytest.mark.socket
 def test_the_file_of_readiness(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "ready"
     plant(path)
     refused(path, ReadyFile(path, dict).start, SettingsError)
 
 
+@pytest.mark.socket
 def test_the_lock_of_another_instance_tells_of_nobody(short_folder: Path, plant: Plant) -> None:
     folder = short_folder / "instances"
     folder.mkdir(mode=0o700)
@@ -324,6 +334,7 @@ def test_the_lock_of_another_instance_tells_of_nobody(short_folder: Path, plant:
     assert snapshot(path) == before
 
 
+@pytest.mark.socket
 def test_a_word_to_another_instance_is_not_written_elsewhere(short_folder: Path, plant: Plant) -> None:
     folder = short_folder / "instances"
     instances = Members(folder, "me", lambda _: ())
@@ -336,6 +347,7 @@ def test_a_word_to_another_instance_is_not_written_elsewhere(short_folder: Path,
     assert snapshot(path) == before
 
 
+@pytest.mark.socket
 @all_but("socket")
 def test_a_public_socket(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "dra.sock"
@@ -350,6 +362,7 @@ def test_a_public_socket(short_folder: Path, plant: Plant) -> None:
     assert snapshot(path) == before
 
 
+@pytest.mark.socket
 @all_but("folder")
 def test_the_plugin_folder(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "dra.net"

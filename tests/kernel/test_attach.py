@@ -65,6 +65,7 @@ def addresses_of(namespace: Namespace, ifname: str) -> dict[str, dict[str, Any]]
 # --- the round trip ------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_round_trip_gives_the_host_back_exactly_what_it_had(node: Namespace, pod: Namespace) -> None:
     node.ip_lines(NODE_STATE + SOURCED)
     before, pod_before = wait_settled(node), wait_settled(pod)

@@ -49,6 +49,7 @@ class RecordedRdma(NetlinkSocket):
         return ()
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize(
     "identity",
     [
@@ -67,6 +68,7 @@ def test_a_move_names_the_device_by_index_and_the_target_by_descriptor(identity:
         assert request.body == struct.pack("=HHIHHI", 8, 1, 11, 8, 68, target.fileno())
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("identity", [RdmaIdentity("mlx5_2"), RdmaIdentity("mlx5_1", "0c42:a103:0021:3000")])
 def test_a_device_that_is_elsewhere_is_not_moved(identity: RdmaIdentity) -> None:
     rdma = RecordedRdma()
@@ -75,6 +77,7 @@ def test_a_device_that_is_elsewhere_is_not_moved(identity: RdmaIdentity) -> None
     assert rdma.requests == []
 
 
+@pytest.mark.kernel
 def test_a_device_gets_its_recorded_name_again() -> None:
     rdma = RecordedRdma()
     with NetworkNamespace.current() as home:

@@ -64,6 +64,7 @@ def _own_proc_again() -> Iterator[None]:
     node_proc.use_node_proc(Path("/proc"))
 
 
+@pytest.mark.kernel
 @pytest.mark.usefixtures("_own_proc_again")
 def test_a_process_that_the_runtime_names_is_one_of_the_nodes(tmp_path: Path) -> None:
     """Number 1 of the driver's container is the driver, on the node's network."""
@@ -78,6 +79,7 @@ def test_a_process_that_the_runtime_names_is_one_of_the_nodes(tmp_path: Path) ->
         assert own == current
 
 
+@pytest.mark.kernel
 @pytest.mark.usefixtures("_own_proc_again")
 def test_a_tree_without_processes_is_not_asked_for_them(tmp_path: Path) -> None:
     node_proc.use_node_proc(tmp_path)

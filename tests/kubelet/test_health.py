@@ -94,6 +94,7 @@ def test_the_lease_outlives_two_beats() -> None:
     assert HEALTH_TIMEOUT_SECONDS > 2 * HEALTH_RESEND_SECONDS
 
 
+@pytest.mark.socket
 async def test_a_subscriber_gets_everything_at_once(kubelet_root: Path) -> None:
     facts = (
         UP,
@@ -116,6 +117,7 @@ async def test_a_subscriber_gets_everything_at_once(kubelet_root: Path) -> None:
     assert {(d.last_updated_time, d.health_check_timeout_seconds) for d in first.devices} == {(1234, 30)}
 
 
+@pytest.mark.socket
 async def test_v1alpha1_shows_the_same(kubelet_root: Path) -> None:
     async with serving(kubelet_root / "dra.sock", HealthService(Devices(DOWN))) as channel:
         call = channel.unary_stream(
@@ -131,6 +133,7 @@ async def test_v1alpha1_shows_the_same(kubelet_root: Path) -> None:
     assert device.message == "carrier lost"
 
 
+@pytest.mark.socket
 async def test_an_unchanged_snapshot_is_sent_again_at_each_beat(kubelet_root: Path) -> None:
     beat = Beat()
     health = HealthService(Devices(UP), wait=beat.wait)
@@ -142,6 +145,7 @@ async def test_an_unchanged_snapshot_is_sent_again_at_each_beat(kubelet_root: Pa
     assert set(beat.seconds) == {HEALTH_RESEND_SECONDS}
 
 
+@pytest.mark.socket
 async def test_a_change_is_sent_at_once_to_every_subscriber(kubelet_root: Path) -> None:
     source = Devices(UP)
     health = HealthService(source)
@@ -173,6 +177,7 @@ async def test_a_change_while_a_snapshot_is_being_sent_is_not_lost() -> None:
         await anext(stream)
 
 
+@pytest.mark.socket
 async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: Path) -> None:
     source = Devices(
         *(DeviceHealthFact("node-1", f"nic-{n}", healthy=True, message="x" * 1000) for n in range(300))
@@ -198,6 +203,7 @@ async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: P
         assert health.watchers == 2
 
 
+@pytest.mark.socket
 async def test_two_instances_say_the_same_of_the_same_devices(kubelet_root: Path) -> None:
     source = Devices(UP, replace(DOWN, device="nic-2"))
     seen = []
@@ -208,6 +214,7 @@ async def test_two_instances_say_the_same_of_the_same_devices(kubelet_root: Path
     assert seen[0] == seen[1]
 
 
+@pytest.mark.socket
 async def test_a_subscriber_that_left_is_forgotten(kubelet_root: Path) -> None:
     health = HealthService(Devices(UP))
     async with serving(kubelet_root / "dra.sock", health) as channel:
@@ -221,6 +228,7 @@ async def test_a_subscriber_that_left_is_forgotten(kubelet_root: Path) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.socket
 async def test_close_ends_the_streams(kubelet_root: Path) -> None:
     health = HealthService(Devices(UP))
     async with serving(kubelet_root / "dra.sock", health) as channel, watching(channel) as stream:

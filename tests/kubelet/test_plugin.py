@@ -21,6 +21,8 @@ from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as v1
 from dranet.pb import dra_v1beta1_pb2 as v1beta1
 
+pytestmark = pytest.mark.socket
+
 DEADLINE = 30.0
 V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
@@ -129,6 +131,7 @@ class Gate:
             await asyncio.wait_for(self.open.wait(), DEADLINE)
 
 
+@pytest.mark.smoke
 async def test_prepare_passes_the_claims_on_and_answers_each_by_uid(kubelet_root: Path) -> None:
     handler = Handler()
     handler.outcomes["b"] = PrepareOutcome(error="no such device")

@@ -18,6 +18,8 @@ from dranet.kubelet.pod_resources import MAX_DEVICES, SERVICE, PodDevices, PodRe
 from dranet.model.claim import AllocationResult, PodRef
 from dranet.pb import podresources_pb2 as pb
 
+pytestmark = pytest.mark.socket
+
 POD = PodRef("team", "train-0", "uid")
 
 
@@ -131,6 +133,7 @@ async def test_no_socket_and_nobody_behind_it_are_errors_to_be_tried_again(tmp_p
         await PodResources(path).read(POD)
 
 
+@pytest.mark.socket
 async def test_a_kubelet_that_does_not_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

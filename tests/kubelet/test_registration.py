@@ -19,6 +19,8 @@ from dranet.errors import SettingsError
 from dranet.kubelet.registration import RegistrationServer
 from dranet.pb import registration_pb2 as pb
 
+pytestmark = pytest.mark.socket
+
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 DEADLINE = 30.0
 
@@ -153,6 +155,7 @@ async def test_a_socket_that_is_wiped_again_and_again_comes_back_each_time(kubel
             assert (await get_info(path)).name == "dra.net"
 
 
+@pytest.mark.socket
 async def test_a_foreign_socket_at_our_path_is_reported_and_survives_our_stop(
     kubelet_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,6 +176,7 @@ async def test_a_missing_registry_is_the_operators_error(kubelet_root: Path) -> 
             pytest.fail("served in a folder that does not exist")
 
 
+@pytest.mark.socket
 async def test_a_stale_socket_of_a_killed_driver_is_replaced(kubelet_root: Path) -> None:
     path = registration_socket(kubelet_root)
     with socket.socket(socket.AF_UNIX) as killed:

@@ -11,6 +11,8 @@ import pytest
 
 from dranet.kubelet.server import UnixServer
 
+pytestmark = pytest.mark.socket
+
 DEADLINE = 30.0
 
 

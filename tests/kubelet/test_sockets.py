@@ -73,6 +73,7 @@ def test_the_hidden_name_is_never_longer_than_the_public_one(kubelet_root: Path)
     assert all(name.startswith(".") for name in names)
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused_with_the_lock_and_the_pid(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.net.lock"
     with other_process_holding(path) as other, pytest.raises(SettingsError) as refused:
@@ -80,6 +81,7 @@ def test_a_second_process_is_refused_with_the_lock_and_the_pid(kubelet_root: Pat
     assert f"another driver (pid {other.pid}) holds {path}" in str(refused.value)
 
 
+@pytest.mark.process
 def test_the_lock_of_a_killed_process_is_free(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.net.lock"
     with other_process_holding(path) as other:
@@ -109,6 +111,7 @@ def test_a_lock_in_a_missing_folder_names_the_file(kubelet_root: Path) -> None:
         OwnerLock(kubelet_root / "missing" / "dra.net.lock").acquire()
 
 
+@pytest.mark.socket
 def test_the_public_name_appears_only_when_the_socket_listens(kubelet_root: Path) -> None:
     published = PublishedSocket(kubelet_root / "dra.sock")
     bound = published.next_bind_path()
@@ -120,6 +123,7 @@ def test_the_public_name_appears_only_when_the_socket_listens(kubelet_root: Path
         assert [entry.name for entry in kubelet_root.iterdir() if entry.is_socket()] == ["dra.sock"]
 
 
+@pytest.mark.socket
 def test_a_stale_socket_is_replaced(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.sock"
     with listening(path):
@@ -132,6 +136,7 @@ def test_a_stale_socket_is_replaced(kubelet_root: Path) -> None:
         dial(path)
 
 
+@pytest.mark.socket
 def test_a_file_that_is_no_socket_is_left_alone_and_named(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.sock"
     path.write_text("precious")
@@ -142,6 +147,7 @@ def test_a_file_that_is_no_socket_is_left_alone_and_named(kubelet_root: Path) ->
     assert path.read_text() == "precious"
 
 
+@pytest.mark.socket
 def test_withdraw_leaves_the_socket_of_a_successor(kubelet_root: Path) -> None:
     published = PublishedSocket(kubelet_root / "dra.sock")
     bound = published.next_bind_path()
@@ -154,6 +160,7 @@ def test_withdraw_leaves_the_socket_of_a_successor(kubelet_root: Path) -> None:
             dial(published.path)
 
 
+@pytest.mark.socket
 def test_withdraw_removes_our_own_socket_and_may_be_repeated(kubelet_root: Path) -> None:
     published = PublishedSocket(kubelet_root / "dra.sock")
     bound = published.next_bind_path()
@@ -185,6 +192,7 @@ def test_shared_holders_live_side_by_side_and_keep_a_lone_one_away(kubelet_root:
     lone.release()
 
 
+@pytest.mark.process
 def test_a_lone_holder_keeps_a_shared_one_away_and_says_how_to_update(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.net.lock"
     with other_process_holding(path) as other, pytest.raises(SettingsError) as refused:
@@ -194,6 +202,7 @@ def test_a_lone_holder_keeps_a_shared_one_away_and_says_how_to_update(kubelet_ro
     assert "without surge" in refused.value.hint
 
 
+@pytest.mark.process
 def test_who_shares_the_lock_is_not_told_to_be_the_lone_one_before(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.net.lock"
     with other_process_holding(path) as other:
@@ -250,6 +259,7 @@ def test_many_that_share_the_lock_can_start_at_once(kubelet_root: Path) -> None:
         owner.release()
 
 
+@pytest.mark.socket
 def test_a_socket_that_nobody_listens_on_is_removed_and_a_live_one_is_not(kubelet_root: Path) -> None:
     dead, live, file = (kubelet_root / name for name in ("dead.sock", "live.sock", "file.sock"))
     with listening(dead):
@@ -267,6 +277,7 @@ def test_a_socket_that_nobody_listens_on_is_removed_and_a_live_one_is_not(kubele
     assert file.exists()
 
 
+@pytest.mark.socket
 def test_a_listener_that_is_too_busy_to_answer_is_not_taken_for_dead(kubelet_root: Path) -> None:
     path = kubelet_root / "busy.sock"
     with socket.socket(socket.AF_UNIX) as listener:

@@ -182,6 +182,7 @@ print(record.claim.uid, sorted(set(sys.modules) - before))
 """
 
 
+@pytest.mark.process
 def test_a_driver_imports_nothing_to_read_and_write_records(tmp_path: Path) -> None:
     """The first record may come to it within a hook of the runtime, which does not wait for pydantic."""
     store = ClaimStore(tmp_path / "claims")

@@ -48,6 +48,7 @@ def read_messages(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.process
 def test_generated_messages_are_up_to_date_and_none_is_left_over(tmp_path: Path) -> None:
     generate(tmp_path)
     fresh, committed = read_messages(tmp_path / "dranet" / "pb"), read_messages(GENERATED)

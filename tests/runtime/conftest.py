@@ -31,7 +31,7 @@ ALL_LANES = "TEST_ALL_RUNTIMES"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "both_lanes: runs on the newer containerd, too, with every `make test`"
+        "markers", "both_lanes: runs on the newer containerd, too, with every `make test-all`"
     )
 
 

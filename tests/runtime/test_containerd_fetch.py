@@ -74,6 +74,7 @@ def test_without_a_newer_one_each_place_is_told(tmp_path: Path, monkeypatch: pyt
         fetch_newer_toolchain(tmp_path, print)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt-get")
 def test_a_mirror_out_of_reach_is_named_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +87,7 @@ def test_a_mirror_out_of_reach_is_named_and_leaves_nothing(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_program_that_does_not_run_is_named(tmp_path: Path) -> None:
     program = tmp_path / "containerd"
     program.write_bytes(b"\x7fELF of another machine")

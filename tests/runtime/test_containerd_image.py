@@ -14,6 +14,8 @@ import pytest
 
 from testbed.containerd.image import BUSYBOX_IMAGE, PAUSE_IMAGE, write_image_archive
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:

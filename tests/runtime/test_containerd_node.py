@@ -75,6 +75,7 @@ def test_a_cgroup_that_goes_while_others_are_read_has_no_processes(tmp_path: Pat
     assert list(found) == []
 
 
+@pytest.mark.process
 def test_shims_are_found_by_the_socket_on_their_command_line(tmp_path: Path) -> None:
     shim = tmp_path / "containerd-shim-runc-v2"
     shim.symlink_to(sys.executable)
@@ -91,6 +92,7 @@ def test_shims_are_found_by_the_socket_on_their_command_line(tmp_path: Path) -> 
             os.kill(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.process
 def test_killing_who_is_gone_already_is_fine() -> None:
     child = subprocess.Popen(["true"])
     child.wait()

@@ -41,6 +41,8 @@ from tests.runtime.nri_peer import (
 )
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 OURS = "/var/lib/dranet/ready/claim-1"
 RUNTIME_WAITS = 2.0
 """``plugin_request_timeout`` of containerd, in seconds."""

@@ -48,6 +48,8 @@ from tests.runtime.nri_peer import (
     pod_message,
 )
 
+pytestmark = pytest.mark.socket
+
 
 class Observations(list[tuple[str, str]]):
     """What the metrics would hear, without the times."""
@@ -119,6 +121,7 @@ def test_it_registers_whichever_comes_first_configure_or_the_answer(
 
 @pytest.mark.parametrize(("milliseconds", "seconds"), [(5500, 5.5), (0, None), (-1, None)])
 @pytest.mark.usefixtures("plugin")
+@pytest.mark.smoke
 def test_the_hooks_are_told_how_long_the_runtime_waits(
     listener: Socket, hooks: RecordingHooks, milliseconds: int, seconds: float | None
 ) -> None:

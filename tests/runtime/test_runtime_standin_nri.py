@@ -25,6 +25,8 @@ from testbed.runtime.contract import RuntimeFailure
 from testbed.runtime.nri_link import EventForm, NriCapabilities
 from testbed.runtime.nri_server import NriServer
 
+pytestmark = pytest.mark.socket
+
 SECONDS = 10.0
 PATIENT = NriCapabilities(request_timeout_seconds=SECONDS)
 

@@ -131,6 +131,7 @@ def test_deleting_an_unknown_claim_is_fine_and_a_known_one_is_gone_for_good(path
     again.close()
 
 
+@pytest.mark.process
 def test_an_acknowledged_write_survives_sigkill(path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from msgspec.structs import replace\n"

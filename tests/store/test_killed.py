@@ -14,6 +14,8 @@ import pytest
 from dranet.store.claim_store import ClaimStore
 from tests.store.test_claim_store import a_record
 
+pytestmark = pytest.mark.process
+
 KILLS = 15
 CLAIMS = 5
 

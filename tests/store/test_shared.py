@@ -162,6 +162,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # --- the freshest view ----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_what_another_process_commits_is_there_at_the_next_look(store: ClaimStore, other: Other) -> None:
     other.do("put", "a")
     assert store.get("a") == a_record("a")

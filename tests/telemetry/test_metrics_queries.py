@@ -47,6 +47,7 @@ def test_every_query_names_metrics_that_there_are() -> None:
         assert set(re.findall(r"\bdranet_\w+", text)) <= exposed
 
 
+@pytest.mark.process
 def test_prometheus_reads_every_query(promtool: Promtool, tmp_path: Path) -> None:
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(QUERIES)]
     file = tmp_path / "rules.yaml"
@@ -55,6 +56,7 @@ def test_prometheus_reads_every_query(promtool: Promtool, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_the_join_gives_each_pod_what_its_own_devices_did(promtool: Promtool, tmp_path: Path) -> None:
     """One retransmission a second and a tenth, on two devices; links on a shared device have none of their "
     "own."""

@@ -40,6 +40,7 @@ def test_of_all_that_it_depends_on_only_what_it_loads_is_fetched() -> None:
     assert browser._choose(packages)[3:] == ["libnss3", "libgbm1", "libx11-6"]
 
 
+@pytest.mark.process
 def test_a_program_that_does_not_run_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "browser").mkdir()
     program = HeadlessBrowser(tmp_path, "").program

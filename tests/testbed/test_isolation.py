@@ -291,6 +291,7 @@ class TestRefusal:
         refusal = explain_refusal("mount proc on /proc", errno.EPERM, UNCONFINED)
         assert "parts of /proc are hidden" in refusal.message
 
+    @pytest.mark.process
     def test_an_interpreter_that_the_tree_would_cover_is_told(self) -> None:
         result = run("sys.prefix = '/run/python'\nmain = lambda: 0")
         assert result.returncode == 1
@@ -331,6 +332,7 @@ class TestRefusal:
         assert "a limit on namespaces is reached" in result.stdout
 
 
+@pytest.mark.process
 def test_what_changes_links_refuses_outside_of_the_tree_and_not_within() -> None:
     with pytest.raises(IsolationRefused, match="not in a private tree"):
         require_isolation()

@@ -35,6 +35,8 @@ from testbed.runtime.contract import (
     SandboxSpec,
 )
 
+pytestmark = pytest.mark.socket
+
 DEADLINE = 20.0
 NODE = "node-1"
 QUICK = KubeletOptions(
@@ -369,6 +371,7 @@ async def test_the_node_is_registered_and_called_ready(cluster: Cluster) -> None
     assert [(c["type"], c["status"]) for c in node["status"]["conditions"]] == [("Ready", "True")]
 
 
+@pytest.mark.smoke
 async def test_a_pod_is_prepared_given_its_cdi_devices_run_and_shown_as_running(cluster: Cluster) -> None:
     async with SmallDriver(cluster.root).running() as driver:
         pod, claim_uid = await start_pod(cluster, driver)

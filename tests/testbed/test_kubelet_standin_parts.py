@@ -254,6 +254,7 @@ async def test_the_same_endpoint_twice_is_refused(root: Path) -> None:
     )
 
 
+@pytest.mark.socket
 async def test_what_is_no_socket_or_hidden_is_ignored_and_a_dead_socket_disturbs_nobody(root: Path) -> None:
     registry = root / "plugins_registry"
     registry.mkdir()
@@ -322,6 +323,7 @@ async def test_a_socket_in_a_hidden_folder_is_ignored(root: Path) -> None:
         assert len(manager.plugins) == 1
 
 
+@pytest.mark.socket
 async def test_a_folder_that_is_made_in_one_that_is_about_to_be_followed_is_seen(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

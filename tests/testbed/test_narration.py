@@ -86,6 +86,7 @@ def test_short_steps_are_counted_and_a_short_failure_keeps_its_row(
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "locale",
     [
@@ -110,6 +111,7 @@ def test_a_failure_names_the_step_and_shows_the_drivers_log(capsys: pytest.Captu
     assert text.endswith("the driver's last words:\nthe log\n")
 
 
+@pytest.mark.process
 def test_a_terminal_gets_marks_literal_brackets_and_its_cursor_back() -> None:
     text = run_on_a_terminal(ON_A_TERMINAL, {"PYTHONIOENCODING": "utf-8"})
     for part in ("what [it] is", "✔ ", "First", "seen [this]", "✘ ", "Second [x]", "not so", "the log"):

@@ -129,6 +129,7 @@ class TestFiles:
         assert caught.value.message.startswith(f"{path}{fault}")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.process
     def test_a_file_is_utf8_whatever_the_locale_says(self, tmp_path: Path) -> None:
         steps = "  - {summary: Grüße, kill_driver: {}}"
         path = tmp_path / "scenario.yaml"

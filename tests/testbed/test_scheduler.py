@@ -18,6 +18,8 @@ from testbed.scheduler.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
 from testbed.scheduler.scheduler import Scheduler
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.socket
+
 Json = dict[str, Any]
 
 

@@ -314,6 +314,7 @@ def test_what_the_policy_holds_is_what_the_inventory_asks_for(tmp_path: Path) ->
     )
 
 
+@pytest.mark.process
 def test_without_filter_and_file_neither_cel_nor_yaml_is_loaded() -> None:
     program = (
         "import sys\n"

@@ -28,7 +28,10 @@ from testbed.apiserver.journal import FOLDER_VARIABLE
 from testbed.apiserver.rbac import Attributes, Authorizer
 from testbed.apiserver.server import ApiServer
 from tests.support.written_objects.journal import JournalReader
+from tests.whole_driver.permissions import list_needed
 from tools.manifests.admission import build_policies
+
+pytestmark = pytest.mark.socket
 
 official = pytest.importorskip("kubernetes", reason="the official kubernetes client is not installed")
 
@@ -40,21 +43,6 @@ USERS = {"here": DRIVER, "elsewhere": ELSEWHERE, "unbound": UNBOUND, "nobody": U
 """User by token."""
 SLICES = paths.RESOURCE_SLICES
 REPOSITORY = Path(__file__).parents[2]
-
-SHOWN_BY_ONE_TEST = frozenset(
-    {
-        ("", "events", "patch"),
-        ("", "pods", "list"),
-        ("resource.k8s.io", "resourceslices", "delete"),
-        ("resource.k8s.io", "resourceslices", "update"),
-    }
-)
-"""Group, resource and verb of what no scenario needs. ``test_the_code_needs_every_permission_and_no_other``
-shows by itself who does."""
-
-
-def needed() -> set[tuple[str, str, str]]:
-    return {(rule.group, rule.resource, verb) for rule in PERMISSIONS for verb in rule.verbs}
 
 
 def open_client(server: ApiServer, token: str = "") -> ApiClient:
@@ -154,7 +142,7 @@ class TestTheTable:
 
         reader = JournalReader(tmp_path / "journal")
         assert reader.read_faults() == []
-        assert reader.get_permissions() == needed()
+        assert reader.get_permissions() == list_needed()
 
     async def publish_slices(self, driver: ApiClient) -> None:
         publisher = SlicePublisher(driver, DRIVER_NAME, NODE)
@@ -189,17 +177,6 @@ class TestTheTable:
 
     def test_every_rule_says_why_and_when(self) -> None:
         assert all(rule.why and rule.when for rule in PERMISSIONS)
-
-    @pytest.mark.at_the_end
-    def test_this_run_used_every_permission(
-        self, request: pytest.FixtureRequest, used_permissions: set[tuple[str, str, str]]
-    ) -> None:
-        """Over all tests and scenarios of a run, whatever process they ran in."""
-        names = {item.name.partition("[")[0] for item in request.session.items}
-        if not {"test_scenario", "test_the_code_needs_every_permission_and_no_other"} <= names:
-            pytest.skip("only a run of all tests can tell")
-        assert needed() >= SHOWN_BY_ONE_TEST
-        assert not needed() - used_permissions - SHOWN_BY_ONE_TEST
 
 
 class TestAuthorizer:
@@ -466,7 +443,7 @@ class TestReviews:
             for resource in rule.resources
             for verb in rule.verbs
         }
-        assert found == needed()
+        assert found == list_needed()
 
     async def test_who_am_i(self, judge: Any) -> None:
         api = official.client.AuthenticationV1Api(judge)

@@ -78,6 +78,7 @@ def test_a_driver_under_another_name_registers_publishes_and_serves_under_it() -
     asyncio.run(scenario())
 
 
+@pytest.mark.smoke
 def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
     async def scenario() -> None:
         ready = WORK_DIR / "ready"

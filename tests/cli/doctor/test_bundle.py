@@ -56,6 +56,7 @@ def read(path: Path) -> dict[str, str]:
         return {name.removeprefix("dranet-bundle/"): f.read().decode() for name, f in files if f is not None}
 
 
+@pytest.mark.socket
 @pytest.mark.usefixtures("look")
 def test_it_is_whole_redacted_and_for_its_maker_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,6 +79,7 @@ def test_it_is_whole_redacted_and_for_its_maker_alone(
     assert "Look at it before you send it." in told
 
 
+@pytest.mark.socket
 @pytest.mark.usefixtures("look")
 def test_who_asks_for_it_gets_it_as_it_is_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -91,6 +93,7 @@ def test_who_asks_for_it_gets_it_as_it_is_with_a_warning(
     assert "NOT REDACTED" in capsys.readouterr().err
 
 
+@pytest.mark.socket
 @pytest.mark.usefixtures("look")
 def test_it_can_go_to_standard_output_alone(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
@@ -103,6 +106,7 @@ def test_it_can_go_to_standard_output_alone(
     assert b"standard output: " in shown.err
 
 
+@pytest.mark.socket
 @pytest.mark.usefixtures("look")
 def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bundle.tgz"
@@ -160,6 +164,7 @@ def test_of_an_event_goes_in_what_the_driver_said_and_nothing_that_others_wrote_
     assert trim_event({"metadata": 5}) == {"metadata": {}}
 
 
+@pytest.mark.socket
 @pytest.mark.usefixtures("look")
 def test_findings_that_were_ignored_on_the_screen_are_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -34,6 +34,8 @@ from testbed.apiserver.faults import Trouble
 from testbed.apiserver.identity import User, service_account
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 PROBLEM, WARNING, NOTE, OK = Severity.PROBLEM, Severity.WARNING, Severity.NOTE, Severity.OK
 USERS = {
     "driver": service_account(NAMESPACE, SERVICE_ACCOUNT, node="node-a", pod="dranet-x"),

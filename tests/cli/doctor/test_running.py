@@ -106,6 +106,7 @@ def test_no_request_is_too_odd_to_be_read(data: bytes) -> None:
     )
 
 
+@pytest.mark.socket
 async def test_the_page_is_shown_on_the_node_alone_and_says_how_to_see_it_from_elsewhere() -> None:
     async with serving() as server:
         for path in ("/", "/node"):
@@ -118,6 +119,7 @@ async def test_the_page_is_shown_on_the_node_alone_and_says_how_to_see_it_from_e
     assert refusal.status.startswith("403")
 
 
+@pytest.mark.socket
 async def test_the_page_can_be_off_or_for_all() -> None:
     async with serving(Access(NodePage.OFF)) as server:
         assert (await get(server, "/"))[0] == 404
@@ -203,6 +205,7 @@ async def test_no_way_to_write_a_path_goes_around_the_question(method: str, path
     assert b"SECRET" not in answer.body
 
 
+@pytest.mark.socket
 async def test_a_page_that_fails_is_a_500_and_the_driver_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> Response:
         raise KeyError("bug")
@@ -267,6 +270,7 @@ def trusting(*pairs: Pair, mine: Pair | None = None) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.process
 async def test_the_port_speaks_tls_and_nothing_else(pairs: dict[str, Pair], files: Pair) -> None:
     async with serving(tls=TlsFiles(files.certificate, files.key)) as server:
         tls = trusting(pairs["first"])
@@ -281,6 +285,7 @@ async def test_the_port_speaks_tls_and_nothing_else(pairs: dict[str, Pair], file
         assert await get(server, "/healthz", tls=old) == (200, "ok\n")
 
 
+@pytest.mark.socket
 async def test_a_renewed_certificate_is_shown_without_a_restart(pairs: dict[str, Pair], files: Pair) -> None:
     async with serving(tls=TlsFiles(files.certificate, files.key)) as server:
         assert (await get(server, "/healthz", tls=trusting(pairs["first"])))[0] == 200
@@ -288,6 +293,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(pairs: dict[str,
         assert (await get(server, "/healthz", tls=trusting(pairs["second"])))[0] == 200
 
 
+@pytest.mark.socket
 async def test_callers_leave_no_sessions_behind(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,6 +310,7 @@ async def test_callers_leave_no_sessions_behind(
     assert "new certificate" not in caplog.text
 
 
+@pytest.mark.socket
 async def test_a_bad_certificate_changes_nothing_and_is_told_once(
     pairs: dict[str, Pair], files: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,6 +346,7 @@ def test_files_that_cannot_be_used_refuse_the_start(files: Pair, content: str | 
     assert "--metrics-tls-cert" in str(caught.value)
 
 
+@pytest.mark.process
 def test_an_encrypted_key_is_refused_and_asks_nobody_for_a_password(files: Pair, tmp_path: Path) -> None:
     locked = tmp_path / "locked.key"
     command = ["openssl", "ec", "-in", str(files.key), "-aes256", "-passout", "pass:x", "-out", str(locked)]
@@ -347,6 +355,7 @@ def test_an_encrypted_key_is_refused_and_asks_nobody_for_a_password(files: Pair,
         TlsFiles(files.certificate, locked)
 
 
+@pytest.mark.process
 async def test_who_shows_a_certificate_of_the_authority_may_read(
     pairs: dict[str, Pair], files: Pair, tmp_path: Path
 ) -> None:
@@ -363,6 +372,7 @@ async def test_who_shows_a_certificate_of_the_authority_may_read(
             await get(server, "/metrics", tls=forged)
 
 
+@pytest.mark.socket
 async def test_who_never_ends_the_handshake_is_cut_off_and_takes_no_place(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,6 +431,7 @@ def status_of(refusal: Response | None) -> int:
     return 200 if refusal is None else int(refusal.status[:3])
 
 
+@pytest.mark.socket
 async def test_a_token_is_let_in_where_its_user_may_get_the_path() -> None:
     async with asking(MANIFESTS) as (_, reviews):
         assert status_of(await reviews.review("scraper", "/metrics")) == 200
@@ -433,6 +444,7 @@ async def test_a_token_is_let_in_where_its_user_may_get_the_path() -> None:
         assert status_of(await reviews.review("\x00", "/metrics")) == 401
 
 
+@pytest.mark.socket
 async def test_an_answer_is_remembered_for_a_while_and_then_asked_for_again() -> None:
     now = [100.0]
     async with asking(MANIFESTS, lambda: now[0]) as (server, reviews):
@@ -445,6 +457,7 @@ async def test_an_answer_is_remembered_for_a_while_and_then_asked_for_again() ->
     assert b"scraper" not in repr(reviews._known).encode(), "no token is kept"
 
 
+@pytest.mark.socket
 async def test_without_rights_or_an_api_server_nobody_is_let_in() -> None:
     async with asking(build_rbac()) as (_, reviews):
         assert status_of(await reviews.review("scraper", "/metrics")) == 503
@@ -452,6 +465,7 @@ async def test_without_rights_or_an_api_server_nobody_is_let_in() -> None:
         assert status_of(await TokenReviews(client).review("scraper", "/metrics")) == 503
 
 
+@pytest.mark.socket
 async def test_made_up_tokens_flood_neither_the_api_server_nor_the_memory() -> None:
     async with asking(MANIFESTS, lambda: 100.0) as (server, reviews):
         statuses = [status_of(await reviews.review(f"made-up-{n}", "/metrics")) for n in range(100)]
@@ -462,6 +476,7 @@ async def test_made_up_tokens_flood_neither_the_api_server_nor_the_memory() -> N
         assert len(reviews._known) == MOST_REMEMBERED
 
 
+@pytest.mark.socket
 async def test_made_up_tokens_keep_out_nobody_who_was_let_in_before() -> None:
     now = [100.0]
     async with asking(MANIFESTS, lambda: now[0]) as (_, reviews):
@@ -472,6 +487,7 @@ async def test_made_up_tokens_keep_out_nobody_who_was_let_in_before() -> None:
         assert status_of(await reviews.review("scraper", "/metrics")) == 200
 
 
+@pytest.mark.socket
 async def test_what_is_wrong_with_the_api_server_is_for_the_log_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -486,6 +502,7 @@ async def test_what_is_wrong_with_the_api_server_is_for_the_log_alone(
     assert "scraper" not in told
 
 
+@pytest.mark.socket
 async def test_a_scrape_with_a_token_over_the_port(pairs: dict[str, Pair], files: Pair) -> None:
     async with asking(MANIFESTS) as (_, reviews):
         access = Access(NodePage.LOCALHOST, Authentication.KUBERNETES, reviews)
@@ -525,6 +542,7 @@ async def in_the_drivers_pod(
         await server.stop()
 
 
+@pytest.mark.socket
 async def test_who_shows_the_drivers_own_token_reads_its_metrics_without_a_question(
     files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -548,6 +566,7 @@ async def test_without_a_token_of_its_own_the_driver_takes_none_for_its_own() ->
         assert not client.is_own_token("x")
 
 
+@pytest.mark.socket
 async def test_a_doctor_sees_a_secret_that_was_spoilt_and_tells_nobody_else_its_token(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -567,6 +586,7 @@ async def test_a_doctor_sees_a_secret_that_was_spoilt_and_tells_nobody_else_its_
         )
 
 
+@pytest.mark.socket
 async def test_a_doctor_that_knows_another_certificate_says_so(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

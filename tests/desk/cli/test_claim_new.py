@@ -168,6 +168,7 @@ def test_without_a_cluster_it_says_where_else_the_hardware_can_come_from(
     assert "-f FILE, or --facts CAPTURE" in error
 
 
+@pytest.mark.socket
 def test_a_cluster_gives_the_same_as_its_slices_and_captures_beside_it_are_added(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:

@@ -686,6 +686,7 @@ def spoil(data: st.DataObject, body: Any) -> None:
 # --- a cluster, and many nodes -------------------------------------------------------------------------
 
 
+@pytest.mark.socket
 def test_a_live_cluster_is_explained_and_what_files_would_add_to_it(
     explained: Explain, tmp_path: Path
 ) -> None:

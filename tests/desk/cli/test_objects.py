@@ -219,6 +219,7 @@ def test_what_shapes_the_inventory_shapes_the_slices_of_a_capture() -> None:
 # --- a cluster ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.socket
 def test_a_live_cluster_is_listed_with_the_rights_of_the_user(tmp_path: Path) -> None:
     found = asyncio.run(_ask_live(tmp_path, ""))
     assert isinstance(found, ClusterObjects)
@@ -227,6 +228,7 @@ def test_a_live_cluster_is_listed_with_the_rights_of_the_user(tmp_path: Path) ->
     assert found.source_of(found.claims[0]).startswith("the cluster at http")
 
 
+@pytest.mark.socket
 def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:
     refused = asyncio.run(_ask_live(tmp_path, "nobody"))
     assert isinstance(refused, ClusterError)
@@ -234,6 +236,7 @@ def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "list resourceslices in resource.k8s.io" in str(refused)
 
 
+@pytest.mark.process
 def test_who_a_credential_program_says_we_are_is_who_asks(tmp_path: Path) -> None:
     answer = {
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -248,6 +251,7 @@ def test_who_a_credential_program_says_we_are_is_who_asks(tmp_path: Path) -> Non
     assert refused.reason is Reason.API_FORBIDDEN
 
 
+@pytest.mark.process
 def test_a_credential_program_that_is_missing_is_told_with_a_way_around(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"login cannot be run: No such file") as caught:
         asyncio.run(_ask_live(tmp_path, "", program="./login"))

@@ -222,6 +222,7 @@ def test_who_names_files_as_for_kubectl_is_told_how(capsys: pytest.CaptureFixtur
     assert "name it without -f" in capsys.readouterr().err
 
 
+@pytest.mark.socket
 def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     arguments = ("--live", "--kubeconfig", str(kubeconfig))
@@ -241,6 +242,7 @@ def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) 
     assert "DeviceClass 'nik' does not exist\n           fix: did you mean nic?" in wrong[1]
 
 
+@pytest.mark.socket
 def test_to_name_a_cluster_is_to_ask_it_and_each_device_counts_once(
     validate: Validate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

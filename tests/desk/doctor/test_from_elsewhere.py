@@ -43,12 +43,14 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path()
 
 
+@pytest.mark.socket
 def test_in_a_debug_container_the_nodes_folders_are_looked_for_below_the_host_root(host: Path) -> None:
     found = examine(Settings(bind_address=NOBODY), host)
     assert [f for f in found.findings if f.severity is Severity.PROBLEM] == []
     assert [f.severity for f in found.findings if f.part == "places"] == [Severity.OK] * 6
 
 
+@pytest.mark.socket
 def test_in_a_debug_container_neither_its_rights_nor_its_token_are_taken_for_the_drivers(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

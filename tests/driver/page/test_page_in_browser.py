@@ -10,6 +10,8 @@ from tests.driver.page import contents
 from tests.driver.page.conftest import PagePort
 from tests.driver.page.screen import Screen
 
+pytestmark = pytest.mark.process
+
 WIDTHS = (360, 768, 1280)
 PAGES = {"empty": contents.empty, "full": contents.full, "hostile": contents.hostile, "large": contents.large}
 

@@ -149,6 +149,7 @@ class TestJournal:
         async with ApiServer() as server, ApiClient(access_from_url(server.url)) as connected:
             yield connected
 
+    @pytest.mark.socket
     async def test_what_the_stand_in_takes_and_the_schemas_do_not_is_told(
         self, client: ApiClient, tmp_path: Path
     ) -> None:
@@ -161,6 +162,7 @@ class TestJournal:
         assert "'owner' was unexpected" in faults[0]
         assert reader.read_faults() == []
 
+    @pytest.mark.socket
     async def test_an_update_and_a_merge_patch_are_judged_whole(
         self, client: ApiClient, tmp_path: Path
     ) -> None:
@@ -176,6 +178,7 @@ class TestJournal:
         await client.patch(paths.event("default", "e"), {"type": "Odd"})
         assert reader.read_faults() == ['Event type: must be Normal or Warning: "Odd"']
 
+    @pytest.mark.socket
     async def test_what_was_refused_to_an_administrator_is_nobodys_fault(
         self, client: ApiClient, tmp_path: Path
     ) -> None:
@@ -185,6 +188,7 @@ class TestJournal:
             )
         assert JournalReader(tmp_path).read_faults() == []
 
+    @pytest.mark.socket
     async def test_what_the_driver_wrote_counts_although_it_was_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -13,6 +13,8 @@ from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClusterError
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 MAP = paths.config_map("default", "m")
 STATUS = paths.resource_claim_status("default", "c")
 

@@ -15,6 +15,8 @@ from testbed.apiserver.faults import Chaos, ChaosPlan, Trouble
 from testbed.apiserver.server import ApiServer
 from testbed.apiserver.traffic import RequestRecord
 
+pytestmark = pytest.mark.socket
+
 MAPS = paths.config_maps("default")
 
 

@@ -16,6 +16,8 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 official = pytest.importorskip("kubernetes", reason="the official kubernetes client is not installed")
 
 Call = Callable[[Callable[[Any], Any]], Any]

@@ -71,6 +71,7 @@ GATED_DEVICES = [
 
 
 class TestGates:
+    @pytest.mark.socket
     @pytest.mark.parametrize(("device", "gate", "since"), GATED_DEVICES)
     async def test_a_field_is_dropped_before_its_gate_is_on_and_kept_after(
         self, device: JsonObject, gate: str, since: str
@@ -80,12 +81,14 @@ class TestGates:
         assert await create_device(since, device) == device
         assert await create_device("1.37", device, **{gate: False}) == {}
 
+    @pytest.mark.socket
     async def test_a_policy_is_dropped_with_the_shared_device_and_its_capacity_stays(self) -> None:
         capacity = {"dra.net/bandwidth": {"value": "100G", "requestPolicy": POLICY}}
         device = {"allowMultipleAllocations": True, "capacity": capacity}
         assert await create_device("1.37", device) == device
         assert await create_device("1.35", device) == {"capacity": {"dra.net/bandwidth": {"value": "100G"}}}
 
+    @pytest.mark.socket
     async def test_a_list_is_dropped_and_an_attribute_that_had_nothing_else_is_refused(self) -> None:
         device = {"attributes": {"dra.net/numa": {"ints": [0, 1]}}}
         assert await create_device("1.36", device, DRAListTypeAttributes=True) == device
@@ -96,6 +99,7 @@ class TestGates:
                 await create_device(version, device)
             assert caught.value.reason is Reason.API_INVALID
 
+    @pytest.mark.socket
     async def test_a_status_of_devices_is_dropped_without_its_gate(self) -> None:
         async with serving("1.35", DRAResourceClaimDeviceStatus=False) as (_, client):
             spec = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "x"}}]}}
@@ -108,6 +112,7 @@ class TestGates:
             kept = await client.patch(paths.resource_claim_status("default", "c"), {"status": status})
             assert kept["status"] == {"allocation": status["allocation"]}
 
+    @pytest.mark.socket
     async def test_alternatives_without_their_gate_leave_an_invalid_claim(self) -> None:
         alternative = {"name": "fast", "deviceClassName": "x"}
         spec = {"devices": {"requests": [{"name": "nic", "firstAvailable": [alternative]}]}}
@@ -118,6 +123,7 @@ class TestGates:
             with pytest.raises(ClusterError, match="exactly one of `exactly` or `firstAvailable`"):
                 await client.create(paths.resource_claims("default"), body)
 
+    @pytest.mark.socket
     async def test_what_is_stored_with_a_feature_keeps_it_when_the_gate_goes_off(self) -> None:
         """A server that is rolled back must not destroy what others wrote."""
         before = a_slice({"name": "d", "taints": [TAINT]})
@@ -131,11 +137,13 @@ class TestGates:
         drop_disabled(RESOURCE_SLICES, changed, None, load_profile("1.34"))
         assert [set(device) for device in changed["spec"]["devices"]] == [{"name"}] * 2
 
+    @pytest.mark.socket
     async def test_a_class_loses_its_extended_resource_name(self) -> None:
         body = {"metadata": {"name": "c"}, "spec": {"extendedResourceName": "example.com/nic"}}
         async with serving("1.35") as (_, client):
             assert (await client.create(paths.DEVICE_CLASSES, body))["spec"] == {}
 
+    @pytest.mark.socket
     async def test_the_version_is_that_of_the_profile(self) -> None:
         async with serving("1.35") as (_, client):
             assert (await client.get("/version"))["minor"] == "35"
@@ -269,6 +277,7 @@ def test_a_bad_request_is_refused_with_the_field(change: Change, field: str) -> 
 
 
 class TestServerSetFields:
+    @pytest.mark.socket
     async def test_the_time_of_a_taint_is_set_where_it_is_missing(self) -> None:
         kept = await create_device(
             "1.37", {"taints": [TAINT, {**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}]}
@@ -276,6 +285,7 @@ class TestServerSetFields:
         assert kept["taints"][0]["timeAdded"] > "2026"
         assert kept["taints"][1]["timeAdded"] == "2026-01-01T00:00:00Z"
 
+    @pytest.mark.socket
     @pytest.mark.parametrize(
         ("text", "canonical"),
         [
@@ -306,6 +316,7 @@ class TestServerSetFields:
 
 
 class TestAdminAccess:
+    @pytest.mark.socket
     async def test_it_needs_the_label_on_the_namespace(self) -> None:
         request = {"name": "nic", "exactly": {"deviceClassName": "x", "adminAccess": True}}
         body = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}}
@@ -319,6 +330,7 @@ class TestAdminAccess:
             await client.create(paths.resource_claims("default"), body)
 
 
+@pytest.mark.socket
 async def test_what_a_replaced_node_owned_is_garbage() -> None:
     async with serving("1.37") as (server, client):
         node = await client.create(paths.NODES, {"metadata": {"name": "node-a"}})
@@ -333,6 +345,7 @@ async def test_what_a_replaced_node_owned_is_garbage() -> None:
         assert server.objects("resourceslices") == []
 
 
+@pytest.mark.socket
 async def test_pod_groups_and_taint_rules_are_served() -> None:
     async with serving("1.37") as (server, client):
         groups = "/apis/scheduling.k8s.io/v1alpha3/namespaces/default/podgroups"

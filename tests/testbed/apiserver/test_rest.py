@@ -15,6 +15,8 @@ from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClusterError, Reason
 from testbed.apiserver.server import ApiServer
 
+pytestmark = pytest.mark.socket
+
 MAPS = paths.config_maps("default")
 PODS = paths.pods("default")
 CLAIMS = paths.resource_claims("default")

@@ -116,6 +116,7 @@ def test_os_release_values_lose_their_quotes() -> None:
     }
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="no apt-config")
 def test_apt_runs_no_hook_of_the_host_and_writes_below_our_folder_only(tmp_path: Path) -> None:
     source = AptSource("http://m.example", ("bookworm",), ("main",), {})
@@ -129,6 +130,7 @@ def test_apt_runs_no_hook_of_the_host_and_writes_below_our_folder_only(tmp_path:
     assert "Suites: bookworm trixie" in (tmp_path / "apt" / "parts" / "testbed.sources").read_text()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="no apt-config")
 def test_apt_serves_another_architecture_and_more_than_one_source(tmp_path: Path) -> None:
     source, security = (AptSource(f"http://{name}.example", (), (), {}) for name in ("m", "s"))
@@ -170,6 +172,7 @@ NEEDS_DPKG = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpk
 NEEDS_APT = pytest.mark.skipif(shutil.which("dpkg-scanpackages") is None, reason="no dpkg-scanpackages")
 
 
+@pytest.mark.process
 @NEEDS_DPKG
 def test_packages_unpack_into_one_tree(tmp_path: Path) -> None:
     for deb in (make_package(tmp_path, "one", "1.2-3"), make_package(tmp_path, "two", "7")):
@@ -178,6 +181,7 @@ def test_packages_unpack_into_one_tree(tmp_path: Path) -> None:
     assert read_version(tmp_path / "one_1.2-3_amd64.deb") == "1.2-3"
 
 
+@pytest.mark.process
 @NEEDS_DPKG
 def test_a_file_that_is_no_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.deb").write_text("<html>not found</html>")
@@ -186,6 +190,7 @@ def test_a_file_that_is_no_package_is_named(tmp_path: Path) -> None:
     assert caught.value.cause is Shortage.FETCH_FAILED
 
 
+@pytest.mark.process
 @NEEDS_APT
 def test_what_a_package_depends_on_is_resolved_and_downloaded(tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
@@ -215,6 +220,7 @@ def test_a_machine_without_apt_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         read_release()
 
 
+@pytest.mark.process
 def test_a_tool_that_fails_says_its_first_line() -> None:
     with pytest.raises(ToolFailed, match=r"^sh: one$"):
         run_tool(["sh", "-c", "echo one >&2; echo two >&2; exit 3"])

@@ -69,6 +69,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mirror], list[str]]:
     return start
 
 
+@pytest.mark.process
 def test_it_is_fetched_once_and_kept_alone_below_its_version(
     serve: Callable[[Mirror], list[str]], tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_it_is_fetched_once_and_kept_alone_below_its_version(
     assert list(tmp_path.iterdir()) == [program.parent], "nothing of the fetching stays"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("newer", [{}, {("tool", "newer"): NOT_HERE}], ids=["not served", "does not run"])
 def test_where_the_newer_one_cannot_be_had_it_is_that_of_the_machines_release(
     serve: Callable[[Mirror], list[str]], tmp_path: Path, newer: Mirror
@@ -90,6 +92,7 @@ def test_where_the_newer_one_cannot_be_had_it_is_that_of_the_machines_release(
     assert asked == ["tool/newer", "suite-of-tools/own"]
 
 
+@pytest.mark.process
 def test_one_that_does_not_run_here_is_no_program(
     serve: Callable[[Mirror], list[str]], tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_one_that_does_not_run_here_is_no_program(
     assert TOOL.find(tmp_path) is None
 
 
+@pytest.mark.process
 def test_a_package_without_it_is_said(serve: Callable[[Mirror], list[str]], tmp_path: Path) -> None:
     serve({("tool", "newer"): RUNS})
     with pytest.raises(PackagesUnavailable, match="package tool has no usr/bin/missing"):

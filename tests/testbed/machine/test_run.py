@@ -47,6 +47,7 @@ def boot(tmp_path: Path) -> Callable[..., Outcome]:
     return run
 
 
+@pytest.mark.process
 def test_the_status_and_the_stages_come_back_and_the_output_is_shown(boot: Callable[..., Outcome]) -> None:
     shown: list[str] = []
     outcome = boot(
@@ -58,11 +59,13 @@ def test_the_status_and_the_stages_come_back_and_the_output_is_shown(boot: Calla
     assert "".join(shown) == "hello\n"
 
 
+@pytest.mark.process
 def test_a_guest_that_hands_back_no_status_died_with_its_last_words(boot: Callable[..., Outcome]) -> None:
     with pytest.raises(MachineDied, match=r"no exit status.*its console ends:\n.*Kernel panic"):
         boot("echo 'Kernel panic - not syncing'; exit 0\n")
 
 
+@pytest.mark.process
 def test_a_guest_that_hangs_is_ended(boot: Callable[..., Outcome], tmp_path: Path) -> None:
     shown: list[str] = []
     with pytest.raises(MachineDied, match="no exit status"):
@@ -81,6 +84,7 @@ def find_processes(folder: Path) -> list[bytes]:
     return [line for line in found if bytes(folder) in line]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("program", "complaint"),
     [

@@ -68,6 +68,7 @@ def layers_of(image: Image) -> list[tarfile.TarFile]:
     return [tarfile.open(fileobj=io.BytesIO(blobs[blob(entry)])) for entry in layers]
 
 
+@pytest.mark.process
 def test_the_only_programs_are_python_and_the_driver(image: Image) -> None:
     programs = {path.name for path in (image.root / "usr/bin").iterdir()}
     assert programs == {PYTHON, "dranet"}

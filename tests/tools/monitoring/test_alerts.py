@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from testbed.prometheus import Promtool
 from tests.tools.monitoring import evaluation
 from tests.tools.monitoring.cases import CASES, FAULT, HOOKS, NODE, Case, nodes, rdma
 from tests.tools.monitoring.evaluation import JsonObject, Series, expect, with_target
 from tools.monitoring import Alert, list_alerts
+
+pytestmark = pytest.mark.process
 
 ALERTS = list_alerts()
 BY_NAME = {alert.name: alert for alert in ALERTS}

@@ -35,6 +35,7 @@ def test_what_a_panel_asks_for_is_declared(title: str) -> None:
             assert legend <= grouped, "a legend of a label that is summed away"
 
 
+@pytest.mark.process
 def test_prometheus_reads_every_query(promtool: Promtool, tmp_path: Path) -> None:
     rules = [{"record": f"query:{number}", "expr": one} for number, one in enumerate(list_queries())]
     assert len(rules) > 50

@@ -165,6 +165,7 @@ SCENARIOS: list[Callable[[], Values]] = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: str(one.__name__))
 def test_nothing_fires(scenario: Callable[[], Values], promtool: Promtool, tmp_path: Path) -> None:
     """Beside a node that is well all the time, as there is in each cluster."""

@@ -22,6 +22,7 @@ def test_the_values_make_all_three_objects() -> None:
     assert any(item["metadata"].get("namespace") == "monitoring" for item in objects)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("text", [SCRAPE, SCRAPE + GUARDED], ids=["plain", "guarded"])
 def test_prometheus_reads_the_scrape_config(text: str, promtool: Promtool, tmp_path: Path) -> None:
     file = tmp_path / "prometheus.yaml"

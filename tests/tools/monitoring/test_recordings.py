@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from testbed.prometheus import Promtool
 from tests.tools.monitoring import evaluation
 from tests.tools.monitoring.evaluation import Series
@@ -154,6 +156,7 @@ def test_every_recording_has_an_answer_here() -> None:
     assert ANSWERS.keys() == {one.name for one in list_recordings()}
 
 
+@pytest.mark.process
 def test_prometheus_computes_the_known_answers(promtool: Promtool, tmp_path: Path) -> None:
     """Rounded: rates extrapolate."""
     checks = [

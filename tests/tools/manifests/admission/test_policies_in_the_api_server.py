@@ -21,6 +21,8 @@ from tests.tools.manifests.admission.evaluation import complaints
 from tools.manifests.parameters_policy import LEFT_TO_PREPARE, build_parameters_policy
 from tools.manifests.tenant_policy import LABEL, POWERFUL, build_tenant_policy
 
+pytestmark = pytest.mark.socket
+
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[4]
 PAGE = REPOSITORY / "docs/user/admission.md"

@@ -31,6 +31,8 @@ from tests.tools.manifests.chart.rendering import (
 )
 from tests.tools.manifests.chart.value_sets import GKE, MONITORED, POOLS, TLS, VALUE_SETS
 
+pytestmark = pytest.mark.process
+
 OURS: JsonObject = {"namespace": {"create": True}}
 
 
