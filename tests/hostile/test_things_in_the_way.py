@@ -171,6 +171,7 @@ def test_a_cdi_spec(short_folder: Path, plant: Plant) -> None:
         _clear(path)
 
 
+@pytest.mark.socket
 @all_but("folder")
 def test_the_store(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "state/claims"
@@ -180,6 +181,7 @@ def test_the_store(short_folder: Path, plant: Plant) -> None:
     refused(path, ClaimStore(path).open)
 
 
+@pytest.mark.socket
 def test_the_generation_of_the_store(short_folder: Path, plant: Plant) -> None:
     path = short_folder / "state/claims/generation"
     files.make_folder(path.parent, is_setting=True)
@@ -188,6 +190,7 @@ def test_the_generation_of_the_store(short_folder: Path, plant: Plant) -> None:
     refused(path, ClaimStore(path.parent).open)
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize("name", [f"{UID}.json", f"{UID}.json.tmp"])
 def test_a_record_of_the_store(short_folder: Path, plant: Plant, name: str) -> None:
     """It costs its claim alone."""

@@ -213,6 +213,7 @@ def test_a_look_beside_a_running_driver_sees_every_commit_and_touches_nothing(tm
 # --- setting aside --------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("call", ["rename", "unlink", "fsync", "pwrite"])
 def test_a_kill_while_a_record_is_set_aside_loses_no_other_and_not_the_record(
     memory: Path, call: str

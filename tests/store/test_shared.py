@@ -183,6 +183,7 @@ def test_a_look_reads_no_record_when_nobody_else_has_committed(store: ClaimStore
     assert reads == []
 
 
+@pytest.mark.process
 def test_only_records_that_have_changed_are_read(store: ClaimStore, other: Other, reads: list[str]) -> None:
     store.put_all([a_record("a"), a_record("b")])
     kept = store.get("a")
@@ -204,6 +205,7 @@ def test_of_two_writes_at_the_same_time_the_second_is_seen(store: ClaimStore, pa
             assert seen.netns_path == f"/{number:03}"
 
 
+@pytest.mark.process
 def test_a_look_does_not_wait_for_another_process_that_writes(store: ClaimStore, other: Other) -> None:
     store.put(a_record("a"))
     assert other.do("begin")
@@ -211,6 +213,7 @@ def test_a_look_does_not_wait_for_another_process_that_writes(store: ClaimStore,
     other.do("end")
 
 
+@pytest.mark.process
 def test_records_that_change_together_are_seen_together(store: ClaimStore, other: Other) -> None:
     store.put_all([a_record("a"), a_record("b")])
     other.start("place_both", "/both", 200)
@@ -239,6 +242,7 @@ def test_a_process_that_died_while_it_replaced_records_delays_nobody_and_hides_n
     assert len(store.get_all()) == 2
 
 
+@pytest.mark.process
 def test_who_wants_to_know_is_told_of_others_commits_and_not_of_our_own(
     store: ClaimStore, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +277,7 @@ def test_a_look_during_our_own_write_shows_what_was_before_and_waits_for_no_disk
     assert news == []
 
 
+@pytest.mark.process
 def test_a_disk_that_fails_leaves_what_was_read_last(
     store: ClaimStore, other: Other, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,6 +304,7 @@ def see(store: ClaimStore) -> None:
     del store._folder.read
 
 
+@pytest.mark.process
 def test_a_write_after_a_look_that_failed_hides_nothing_that_others_have_committed(
     store: ClaimStore, other: Other
 ) -> None:
@@ -311,6 +317,7 @@ def test_a_write_after_a_look_that_failed_hides_nothing_that_others_have_committ
     assert sorted(record.claim.uid for record in store.get_all()) == ["mine", "theirs"]
 
 
+@pytest.mark.process
 def test_a_claim_that_a_failed_look_does_not_show_is_not_taken_for_unknown(
     store: ClaimStore, other: Other
 ) -> None:
@@ -323,6 +330,7 @@ def test_a_claim_that_a_failed_look_does_not_show_is_not_taken_for_unknown(
     assert store.get("theirs") is not None
 
 
+@pytest.mark.process
 def test_who_decides_by_what_is_there_is_not_given_what_was(store: ClaimStore, other: Other) -> None:
     """A device would go to two claims: the look that failed, before a write that does not."""
     store.check_version()
@@ -334,6 +342,7 @@ def test_who_decides_by_what_is_there_is_not_given_what_was(store: ClaimStore, o
     store.check_version()
 
 
+@pytest.mark.process
 def test_a_store_that_is_opened_again_shows_what_others_committed_meanwhile(
     store: ClaimStore, other: Other
 ) -> None:
@@ -347,6 +356,7 @@ def test_a_store_that_is_opened_again_shows_what_others_committed_meanwhile(
 # --- writing --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_processes_that_write_at_the_same_time_lose_nothing(
     store: ClaimStore, openers: list[Other], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +372,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(
     assert [opener.do("look") for opener in openers] == [mine] * 3
 
 
+@pytest.mark.process
 def test_a_process_killed_while_it_writes_holds_nobody_up(store: ClaimStore, path: Path) -> None:
     store.put(a_record("a"))
     other = Other()
@@ -372,6 +383,7 @@ def test_a_process_killed_while_it_writes_holds_nobody_up(store: ClaimStore, pat
     assert sorted(record.claim.uid for record in store.get_all()) == ["a", "b"]
 
 
+@pytest.mark.process
 def test_a_write_waits_for_another_process_until_its_deadline(
     store: ClaimStore, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +400,7 @@ def test_a_write_waits_for_another_process_until_its_deadline(
     assert len(store.get_all()) == 1
 
 
+@pytest.mark.process
 def test_processes_that_make_the_file_at_the_same_time_all_open_it(openers: list[Other]) -> None:
     assert [opener.answer() for opener in openers] == [None] * 3
     assert [opener.do("put", f"uid-{number}") for number, opener in enumerate(openers)] == [None] * 3
@@ -403,6 +416,7 @@ def spoilt(path: Path) -> None:
     write_text(path, "bad", '{"version": 1, "claim": 5}')
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("spoilt")
 def test_a_bad_record_is_set_aside_by_one_of_those_who_find_it(path: Path, openers: list[Other]) -> None:
     assert [opener.answer() for opener in openers] == [None] * 3
@@ -411,6 +425,7 @@ def test_a_bad_record_is_set_aside_by_one_of_those_who_find_it(path: Path, opene
     assert [file.name for file in path.glob("*.unreadable")] == ["bad.1.unreadable"]
 
 
+@pytest.mark.process
 def test_a_record_that_turns_bad_while_we_run_is_left_for_the_next_start(
     store: ClaimStore, other: Other, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
