@@ -29,5 +29,5 @@ def count_steps(call: Callable[[], object]) -> int:
         call()
     finally:
         sys.settrace(before)
-        threading.settrace(None)  # type: ignore[arg-type]  # what its documentation says
+        threading.settrace(None)
     return steps
