@@ -1,8 +1,8 @@
 """RDMA devices: facts from sysfs (``Documentation/ABI/stable/sysfs-class-infiniband``).
 
-Namespace mode and moves go through netlink, in ``rdmanl``. Management nodes (``umad``, ``issm``) belong to no
-device that is offered, and are read only for a claim that asks for them: they give a pod subnet management
-access to the whole fabric.
+Namespace mode and moves go through netlink (``netlink.rdma``). Management nodes (``umad``, ``issm``) belong
+to no device that is offered, and are read only for a claim that asks for them: they give a pod subnet
+management access to the whole fabric.
 """
 
 from __future__ import annotations
