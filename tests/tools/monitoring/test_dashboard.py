@@ -75,6 +75,15 @@ def test_pages_that_descriptions_name_exist() -> None:
             assert (root / page).exists()
 
 
+def test_panels_that_the_page_names_exist() -> None:
+    page = (Path(__file__).parents[3] / "docs/user/monitoring.md").read_text()
+    rows = re.findall(r"^\| [^|]*\? \| ([^|:]+?)(?::[^|]*)? \|$", page, re.MULTILINE)
+    named = {name.strip() for row in rows for name in re.split("[,;]", row)}
+    titles = {panel["title"] for panel in PANELS}
+    assert len(named) > 8
+    assert {name for name in named if not any(title.startswith(name) for title in titles)} == set()
+
+
 def test_panels_fill_the_grid_and_cover_nothing() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in DASHBOARD["panels"]:
