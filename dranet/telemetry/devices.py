@@ -106,15 +106,12 @@ class DeviceFamilies:
         self.device_up = device("up", "1 while the link is operational (`operstate` is `up`)")
         self.device_carrier = device("carrier", "1 while the link has a carrier")
         self.device_carrier_losses = device(
-            "carrier_losses_total",
-            "times that the carrier was lost, also by switching off or moving",
+            "carrier_losses_total", "times that the carrier was lost, also by switching off or moving"
         )
         self.device_speed = device("speed_bytes_per_second", "what the link runs at; absent while it is down")
         self.device_mtu = device("mtu_bytes", "MTU of the link")
         self.pauses_received = device(
-            "receive_pause_frames_total",
-            "PFC frames received: we were asked to wait",
-            _PRIORITY,
+            "receive_pause_frames_total", "PFC frames received: we were asked to wait", _PRIORITY
         )
         self.pauses_transmitted = device(
             "transmit_pause_frames_total",
@@ -131,8 +128,7 @@ class DeviceFamilies:
         self.pcie_lanes = device("pcie_lanes", "PCIe lanes in use")
         self.pcie_max_lanes = device("pcie_max_lanes", "the most that both ends of the PCIe link have")
         self.device_healthy = device(
-            "healthy",
-            "1 for a device that works, 0 for one that does not; absent where nobody knows",
+            "healthy", "1 for a device that works, 0 for one that does not; absent where nobody knows"
         )
         self.device_fault = device(
             "fault",

@@ -27,10 +27,7 @@ class InventoryMetrics:
 
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
-        self.scan_seconds = r.histogram(
-            "dranet_inventory_scan_seconds",
-            "how long a scan of the node took",
-        )
+        self.scan_seconds = r.histogram("dranet_inventory_scan_seconds", "how long a scan of the node took")
         self.phase_seconds = r.histogram(
             "dranet_inventory_scan_phase_seconds",
             "the same by phase",
@@ -61,8 +58,7 @@ class InventoryMetrics:
             {"state": "`ours`, `left`, `unknown`"},
         )
         self.warnings = r.gauge(
-            "dranet_inventory_warnings",
-            "odd things that the last scan met; the log has them",
+            "dranet_inventory_warnings", "odd things that the last scan met; the log has them"
         )
 
 
@@ -77,13 +73,10 @@ class HealthMetrics:
             {"health": "`healthy`, `unhealthy`, `unknown`"},
         )
         self.faults = r.gauge(
-            "dranet_health_faults",
-            "devices that have the fault",
-            {"fault": "[one of these](health.md)"},
+            "dranet_health_faults", "devices that have the fault", {"fault": "[one of these](health.md)"}
         )
         self.carrier_losses = r.counter(
-            "dranet_health_carrier_losses_total",
-            "carriers lost without being switched off or moved",
+            "dranet_health_carrier_losses_total", "carriers lost without being switched off or moved"
         )
 
 
@@ -132,9 +125,7 @@ class AlignmentMetrics:
             {"level": f"{level}, `none` (the pod has no GPU)"},
         )
         self.verdicts = r.counter(
-            "dranet_alignment_verdicts_total",
-            "verdicts; a new one when it changes",
-            {"level": level},
+            "dranet_alignment_verdicts_total", "verdicts; a new one when it changes", {"level": level}
         )
         self.worse_now = r.gauge(
             "dranet_alignment_devices_worse_than_possible",

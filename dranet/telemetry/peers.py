@@ -47,10 +47,7 @@ class ApiMetrics:
             },
         )
         self.seconds = r.histogram(
-            "dranet_api_request_seconds",
-            "how long the head of the answer took",
-            {"verb": verbs},
-            API_BUCKETS,
+            "dranet_api_request_seconds", "how long the head of the answer took", {"verb": verbs}, API_BUCKETS
         )
         self.retries = r.counter(
             "dranet_api_retries_total",
@@ -111,17 +108,13 @@ class KubeletMetrics:
             {"method": method, "status": "`success`, `failed`"},
         )
         self.latency = claims.histogram(
-            "dranet_driver_dra_plugin_requests_latency_seconds",
-            "how long they took",
-            {"method": method},
+            "dranet_driver_dra_plugin_requests_latency_seconds", "how long they took", {"method": method}
         )
         self.registered = r.gauge(
-            "dranet_kubelet_registered",
-            "1 while the kubelet has the driver registered",
+            "dranet_kubelet_registered", "1 while the kubelet has the driver registered"
         )
         self.health_streams = r.gauge(
-            "dranet_kubelet_health_streams",
-            "health streams that the kubelet has open",
+            "dranet_kubelet_health_streams", "health streams that the kubelet has open"
         )
 
 
@@ -142,13 +135,9 @@ class RuntimeMetrics:
             "how long they took; the budget is `hook_budget_seconds`",
             labels,
         )
-        self.connected = r.gauge(
-            "dranet_nri_connected",
-            "1 while the container runtime calls our hooks",
-        )
+        self.connected = r.gauge("dranet_nri_connected", "1 while the container runtime calls our hooks")
         self.connections = r.counter(
-            "dranet_nri_connections_total",
-            "connections to the container runtime that came about",
+            "dranet_nri_connections_total", "connections to the container runtime that came about"
         )
         self.gaps = r.counter(
             "dranet_nri_gap_seconds_total",
