@@ -138,7 +138,7 @@ class View(Struct, frozen=True):
 
     offered: Mapping[str, Device] = field(default_factory=dict)
     """By name, in order of preference."""
-    held_back: Mapping[str, Decision] = field(default_factory=dict)
+    not_offered: Mapping[str, Decision] = field(default_factory=dict)
     """By name."""
     links: Mapping[str, Link] = field(default_factory=dict)
     """The links of offered devices, by interface name."""
@@ -159,16 +159,16 @@ class View(Struct, frozen=True):
     ) -> View:
         """Sort the decisions; what a question about a held-back device needs is worked out when it comes."""
         offered: dict[str, Device] = {}
-        held_back: dict[str, Decision] = {}
+        not_offered: dict[str, Decision] = {}
         for decision in decisions:
             if decision.published:
                 offered[decision.device.name] = decision.device
             else:
-                held_back[decision.device.name] = decision
+                not_offered[decision.device.name] = decision
         ifnames = {device.ifname for device in offered.values()}
         return cls(
             offered=offered,
-            held_back=held_back,
+            not_offered=not_offered,
             links={link.ifname: link for link in facts.links if link.ifname in ifnames},
             rdma_devices={device.name: device for device in facts.rdma_devices},
             facts=facts,
@@ -178,7 +178,7 @@ class View(Struct, frozen=True):
 
     def refusal(self, name: str) -> DeviceError:
         """The error for who asks for a held-back device, with the whole reason."""
-        decision = self.held_back[name]
+        decision = self.not_offered[name]
         is_uplink = decision.device.ifname in uplink_names(self.facts)
         return DeviceError(
             f"device {name} is not offered: {decision.reason}",
@@ -279,7 +279,7 @@ class Inventory:
         elif known.kind is DeviceKind.GPU and self._is_in_doubt(name):
             self.scan(Changes())
         view = self.view
-        if name in view.held_back:
+        if name in view.not_offered:
             raise view.refusal(name)
         if name in view.offered and not self._reader.is_live:
             raise DeviceError(

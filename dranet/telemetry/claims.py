@@ -110,7 +110,7 @@ class AttachMetrics:
             "dranet_attach_rollbacks_total", "attaches of a pod's devices that failed and were undone"
         )
         self.detach_seconds = r.histogram(
-            "dranet_detach_seconds", "how long it took to give back the devices of one claim"
+            "dranet_detach_seconds", "how long it took to return the devices of one claim"
         )
         self.late_hooks = r.counter(
             "dranet_hook_deadline_misses_total",

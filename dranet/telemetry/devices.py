@@ -28,7 +28,7 @@ _TRAFFIC_TEXTS = {  # by the fields of kernel.counters.links.Traffic
     "transmit_packets": "packets sent",
     "receive_errors": "bad packets received",
     "transmit_errors": "packets that could not be sent",
-    "receive_dropped": "packets received and dropped, for want of room or of anybody who wanted them",
+    "receive_dropped": "packets received and dropped, without room or receiver",
     "transmit_dropped": "packets to be sent and dropped",
 }
 _PRIORITY = {**_DEVICE, "priority": "`0` to `7`, those with flow control"}
@@ -52,8 +52,8 @@ _PORT_TEXTS = {  # by the words of kernel port counters
     "rnr_naks": "complaints of the other side that it had no receive request (RNR)",
     "duplicate_requests": "requests that came twice",
     "retries_exceeded": "connections that broke because retries were used up",
-    "cnp_transmitted": "congestion notifications sent (CNP): we told a sender to slow down",
-    "cnp_received": "congestion notifications taken: we were told to slow down",
+    "cnp_transmitted": "congestion notifications sent (CNP): a sender was asked to slow down",
+    "cnp_received": "congestion notifications received: this port was asked to slow down",
     "ecn_marked": "packets received that a switch has marked (ECN)",
 }
 _PORT_NAMES = {
@@ -111,11 +111,11 @@ class DeviceFamilies:
         self.device_speed = device("speed_bytes_per_second", "what the link runs at; absent while it is down")
         self.device_mtu = device("mtu_bytes", "MTU of the link")
         self.pauses_received = device(
-            "receive_pause_frames_total", "PFC frames received: we were asked to wait", _PRIORITY
+            "receive_pause_frames_total", "PFC frames received: this side was asked to wait", _PRIORITY
         )
         self.pauses_transmitted = device(
             "transmit_pause_frames_total",
-            "PFC frames sent: we asked the other side to wait. Where the driver tells (IEEE DCB)",
+            "PFC frames sent: the other side was asked to wait; if the driver reports them (IEEE DCB)",
             _PRIORITY,
         )
         self.pcie_speed = device(
@@ -128,7 +128,7 @@ class DeviceFamilies:
         self.pcie_lanes = device("pcie_lanes", "PCIe lanes in use")
         self.pcie_max_lanes = device("pcie_max_lanes", "the most that both ends of the PCIe link have")
         self.device_healthy = device(
-            "healthy", "1 for a device that works, 0 for one that does not; absent where nobody knows"
+            "healthy", "1 for a device that works, 0 for one that does not; absent if unknown"
         )
         self.device_fault = device(
             "fault",
@@ -136,17 +136,17 @@ class DeviceFamilies:
             {**_DEVICE, "fault": "[one of these](health.md)"},
         )
         self.rdma_up = rdma("up", "1 while the port is `ACTIVE`")
-        self.rdma_speed = rdma("speed_bytes_per_second", "rate of the port, as the kernel tells it")
+        self.rdma_speed = rdma("speed_bytes_per_second", "rate of the port, as the kernel reports it")
         self.rdma_counters = {
             word: rdma(f"{_PORT_NAMES.get(word, word)}_total", text) for word, text in _PORT_TEXTS.items()
         }
         self.pod_device_info = pod(
             "device_info",
-            "1 for each device that a pod has now; joins all that is told of devices with the pod",
+            "1 for each device that a pod has now; joins the series of devices with the pod",
             {
                 **_POD,
                 "request": "of the claim",
-                "shared": "`true` for a link on top of a device that others may have, too",
+                "shared": "`true` for a link on top of a device that others may also have",
             },
         )
         self.pod_traffic = {
@@ -164,11 +164,10 @@ class DeviceFamilies:
         self.pod_alignment = pod(
             "device_alignment_level",
             "how far the device is from [the pod's GPU](alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, 4 `NODE`, "
-            "5 `SYS`; the most of a claim is its worst. Absent where there is no GPU, or nobody knows",
+            "5 `SYS`; the most of a claim is its worst. Absent without a GPU, or if unknown",
             {**_POD, "level": "the same in words"},
         )
         self.pod_worse = pod(
             "device_worse_than_possible",
-            "1 where the node had a nearer device, 0 where it had none; absent where there is no GPU, or "
-            "nobody knows",
+            "1 if the node had a closer device, 0 if it had none; absent without a GPU, or if unknown",
         )

@@ -129,7 +129,7 @@ class Metrics:
         self.store = StoreMetrics(r)
         self.not_restored = claims.counter(
             "dranet_host_state_not_restored_total",
-            "parts of a link's host state that a release could not give back; Events `HostStateNotRestored` "
+            "parts of a link's host state that a release could not restore; Events `HostStateNotRestored` "
             "name them",
         )
         self.reconcile = ReconcileMetrics(r)

@@ -44,7 +44,7 @@ class InventoryMetrics:
         )
         self.filter_failures = r.gauge(
             "dranet_inventory_filter_failed_devices",
-            "devices held back because the [filter](inventory.md#the-filter) fails on them",
+            "devices not offered because the [filter](inventory.md#the-filter) fails on them",
         )
         self.attributes_file_ok = r.gauge(
             "dranet_inventory_attributes_file_ok",
@@ -69,7 +69,7 @@ class HealthMetrics:
         r = r.of(Group.INVENTORY)
         self.devices = r.gauge(
             "dranet_health_devices",
-            "devices of the node and in pods, by what is said of their [health](health.md)",
+            "devices of the node and in pods, by their [health](health.md)",
             {"health": "`healthy`, `unhealthy`, `unknown`"},
         )
         self.faults = r.gauge(
@@ -96,7 +96,7 @@ class SliceMetrics:
         )
         self.writes = r.counter(
             "dranet_slice_writes_total",
-            "slices written. At idle it stands still",
+            "slices written; constant at idle",
             {"verb": "`create`, `update`, `delete`"},
         )
         self.missing = r.gauge(
@@ -129,10 +129,10 @@ class AlignmentMetrics:
         )
         self.worse_now = r.gauge(
             "dranet_alignment_devices_worse_than_possible",
-            "devices in pods now although the node had nearer ones: `TopologyAligned` False",
+            "devices in pods now although the node had closer ones: `TopologyAligned` False",
         )
         self.worse = r.counter(
             "dranet_alignment_worse_than_possible_total",
-            "devices that pods got although the node had nearer ones; those of running pods are counted anew "
-            "when the driver starts",
+            "devices that pods got although the node had closer ones; those of running pods are counted "
+            "again when the driver starts",
         )

@@ -39,7 +39,7 @@ class ApiMetrics:
             "dranet_api_requests_total",
             "requests to the API server, each try. A `watch` is counted when it begins, so this also counts "
             "watches "
-            "that began anew",
+            "that were restarted",
             {
                 "verb": verbs,
                 "resource": one_of(RESOURCES),

@@ -131,7 +131,7 @@ def test_what_was_held_back_at_the_last_scan_is_looked_at_again_before_it_is_ref
     reader = Reader(replace(FACTS, links=tuple(links)))
     inventory = make(reader)
     inventory.scan()
-    assert "eth1" in inventory.view.held_back
+    assert "eth1" in inventory.view.not_offered
     reader.facts = FACTS
     assert inventory.get_offered("eth1").ifname == "eth1"
 

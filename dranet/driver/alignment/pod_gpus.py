@@ -172,17 +172,17 @@ class PodGpus:
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def note_container(self, pod_uid: str, signs: ContainerObservation) -> None:
+    def note_container(self, pod_uid: str, seen: ContainerObservation) -> None:
         """Note a container of the pod. One that shows nothing, as most do, is only remembered in place of an
         earlier one with the same name."""
         with self._lock:
             learned = self._learned.get(pod_uid)
-            is_known = learned is not None and signs.container in learned.containers
-            if not is_known and not (signs.names or signs.nodes):
+            is_known = learned is not None and seen.container in learned.containers
+            if not is_known and not (seen.names or seen.nodes):
                 return
             learned = self._learned.setdefault(pod_uid, _Learned())
             if is_known or len(learned.containers) < MAX_CONTAINERS:
-                learned.containers[signs.container] = signs
+                learned.containers[seen.container] = seen
             else:
                 learned.has_more_containers = True
         self.changed(pod_uid)
@@ -236,8 +236,8 @@ class PodGpus:
         """Return every GPU of the node by PCI address, published or not."""
         view = self._read_view()
         if self._index is None or self._index[0] is not view:
-            held_back = (decision.device for decision in view.held_back.values())
-            devices = (d for d in (*view.offered.values(), *held_back) if d.kind is DeviceKind.GPU)
+            not_offered = (decision.device for decision in view.not_offered.values())
+            devices = (d for d in (*view.offered.values(), *not_offered) if d.kind is DeviceKind.GPU)
             self._index = view, {device.pci_address: device for device in devices}
         return self._index[1]
 

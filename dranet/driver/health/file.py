@@ -42,7 +42,7 @@ class HealthFile:
         self._complained = False
 
     def read(self) -> dict[str, DeviceMemory]:
-        """Memories by device; empty when there are none of this boot. Blocking."""
+        """Memories by device; empty without any of this boot. Blocking."""
         try:
             document = json.loads(files.read_file(self._path, _MOST_BYTES))
             header = msgspec.convert(document, _Header)

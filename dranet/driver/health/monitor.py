@@ -304,11 +304,11 @@ class HealthMonitor:
 
     def _build_facts_of_gone(self, holders: Mapping[str, Holder]) -> list[DeviceHealthFact]:
         """Return facts about devices that were unplugged, or fell off the bus, while a pod has them."""
-        held_back = self._inventory.view.held_back
+        not_offered = self._inventory.view.not_offered
         return [
-            DeviceHealthFact(self._rules.pool, name, False, f"{name} {held_back[name].reason}")
+            DeviceHealthFact(self._rules.pool, name, False, f"{name} {not_offered[name].reason}")
             for name, holder in holders.items()
-            if holder.mover and name in held_back
+            if holder.mover and name in not_offered
         ]
 
     def _count(self, facts: Sequence[DeviceHealthFact]) -> None:

@@ -89,7 +89,7 @@ class PageSource:
             self._wall(),
             dict(sources.readiness.read()),
             view.facts,
-            (*offered, *view.held_back.values()),
+            (*offered, *view.not_offered.values()),
             tuple(self._read_findings()),
             {fact.device: Health(fact.healthy, fact.message) for fact in sources.health.facts},
             tuple(SeenClaim(record, is_attached=False) for record in records),

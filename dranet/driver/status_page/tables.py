@@ -53,7 +53,9 @@ def _software(count: int) -> Html:
     if not count:
         return EMPTY
     words = "1 link that software made is" if count == 1 else f"{count} links that software made are"
-    return element("p", f"{words} held back and not shown: dranet devices --all lists them.", class_="empty")
+    return element(
+        "p", f"{words} not offered and not shown: dranet devices --all lists them.", class_="empty"
+    )
 
 
 def _important_first(shown: Sequence[Decision], holders: Mapping[str, Sequence[str]]) -> list[Decision]:
@@ -82,7 +84,7 @@ def _device_row(
 
 
 def _clause(reason: str) -> str:
-    return reason or "is held back"
+    return reason or "is not offered"
 
 
 def _place(device: Device) -> str:
@@ -115,7 +117,7 @@ _CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices, and how near they are to th
 
 
 def show_claims(content: Content) -> Html:
-    """Show a row for each claim, or that there are none."""
+    """Show a row for each claim, or a sentence if no claim is prepared."""
     if not content.claims:
         nothing = element(
             "p",

@@ -150,7 +150,7 @@ def _choose_gids(wishes: NcclWishes, nics: Sequence[PodNic], tables: GidTables) 
 
 
 def _build_topology(container: Container, context: PodContext) -> tuple[str, str]:
-    """Return the file, or why there is none. NCCL would end the program over a file that it cannot read, so
+    """Return the file, or why it is missing. NCCL would end the program over a file that it cannot read, so
     it is read back."""
     devices = [nic.device for nic in _list_any(context)]
     version = find_version(context.gpus, context.facts)

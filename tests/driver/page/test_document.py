@@ -95,7 +95,7 @@ def test_a_full_node_says_who_has_what_how_near_and_what_is_wrong() -> None:
         "pci-0000-40-00-0 is PIX to it and held by claim train/llama-worker-2-nics",
         "link-down: enp79s0np0 has no carrier",
         "no: it is the node's uplink: eno3 carries a default route",
-        "10 links that software made are held back and not shown: dranet devices --all lists them.",
+        "10 links that software made are not offered and not shown: dranet devices --all lists them.",
     ):  # fmt: skip
         assert words in shown
 
@@ -117,8 +117,8 @@ class Known:
     def __init__(self, content: Content, gate: StartGate) -> None:
         self.content, self.gate = content, gate
         offered = {d.device.name: d.device for d in content.decisions if d.published}
-        held_back = {d.device.name: d for d in content.decisions if not d.published}
-        self.inventory = SimpleNamespace(view=View(offered, held_back=held_back, facts=content.facts))
+        not_offered = {d.device.name: d for d in content.decisions if not d.published}
+        self.inventory = SimpleNamespace(view=View(offered, not_offered=not_offered, facts=content.facts))
         self.leadership = SimpleNamespace(state=content.driver.state)
         self.readiness = SimpleNamespace(read=lambda: content.parts)
         records = [seen.record for seen in content.claims]
