@@ -298,7 +298,7 @@ class DeviceMetadata:
         return DeviceFacts(self._choose(prepared, pod_attributes(prepared, gids)), link)
 
     def _choose(self, prepared: PreparedDevice, first: Attributes) -> Attributes:
-        """Return the attributes that a slice would take if ``first`` came first; a file has the same limit."""
+        """Return what a slice would take if ``first`` came first; files have the same limit."""
         places = {**prepared.device.attributes, **dict.fromkeys(first, True)}
         kept = fit_attributes(replace(prepared.device, attributes=places), self._policy()).kept
         chosen = {**kept, **first}
