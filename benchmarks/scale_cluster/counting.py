@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, SupportsIndex
 
 from dranet.cluster.client import ApiClient, WatchEvent
-from dranet.cluster.connections import Connection, ConnectionPool
 from dranet.cluster.credentials import ClusterAccess
-from dranet.cluster.http import ResponseHead
+from dranet.cluster.http import Connection, ConnectionPool, ResponseHead
 
 
 @dataclass

@@ -19,10 +19,8 @@ from typing import Protocol, Self
 
 from msgspec import Struct
 
-from dranet.cluster.connections import Connection, ConnectionPool
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
-from dranet.cluster.failures import failure_from_answer, failure_from_exception, parse_retry_after
-from dranet.cluster.http import ResponseHead, iter_body, read_body
+from dranet.cluster.http import Connection, ConnectionPool, ResponseHead, iter_body, read_body
 from dranet.cluster.kubeconfig import RunProgram, read_kubeconfig
 from dranet.cluster.messages import (
     APPLY_PATCH,
@@ -32,9 +30,12 @@ from dranet.cluster.messages import (
     JsonObject,
     Request,
     WatchEvent,
+    failure_from_answer,
+    failure_from_exception,
     given,
     parse_event,
     parse_object,
+    parse_retry_after,
 )
 from dranet.cluster.paths import name_collection
 from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError

@@ -1,13 +1,24 @@
-"""The Node object: the addresses that the node is known by, and what device plugins announce."""
+"""The Node object, and the devices that other DRA drivers offer on the node.
+
+Of a Node only the addresses it is known by and what device plugins announce are read.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
+from asyncio import Event
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.backoff import Backoff
+from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
+from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
+from dranet.model.attributes import DOMAIN
 
 OWN_ADDRESS_TYPES = ("InternalIP", "ExternalIP")
 """``v1.NodeAddress``; host names are left out: what they resolve to need not be the node's own."""
@@ -68,3 +79,225 @@ def _canonical(value: object) -> tuple[str, ...]:
         return (str(ip_address(value)),) if isinstance(value, str) else ()
     except ValueError:
         return ()
+
+
+_log = logging.getLogger(__name__)
+
+MAX_SLICES = 1024
+MAX_DEVICES_IN_SLICE = 128
+"""As many as the API takes."""
+MAX_DEVICES = 8192
+_MAX_TEXT = 256
+
+_REWATCH_SECONDS = (1.0, 30.0)
+
+_ADDRESS_NAMES = frozenset({"pcibusid", "pciebusid", "pciaddress", "pciaddr"})
+_UUID_NAMES = frozenset({"uuid", "parentuuid"})
+"""Attributes that are kept: lower case, without the domain, since each vendor has a name of its own."""
+
+_STANDARD = "resource.kubernetes.io/"
+_OUR_DOMAIN = f"{DOMAIN}/"
+_BUS_ID = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+
+Key = tuple[str, str, str]
+"""Driver, pool, device."""
+
+
+class NodeDevice(Struct, frozen=True):
+    """One device of another driver, with what places it."""
+
+    driver: str
+    pool: str
+    name: str
+    pci_address: str = ""
+    """As sysfs writes it; empty where the driver does not say."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """By qualified name (``gpu.nvidia.com/uuid``)."""
+    is_kin: bool = False
+    """Has attributes of our domain: another driver of this kind, under a name of its own, offers it."""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Of the device, and of that which it is a part of (MIG)."""
+        return tuple(value for name, value in self.attributes.items() if _local(name) in _UUID_NAMES)
+
+
+class NodeDevices:
+    """Follows the slices of other drivers on one node. Reads may come from any thread.
+
+    Nothing is asked before :meth:`want`: a node without GPUs does without.
+    """
+
+    def __init__(self, client: ApiClient, own_driver: str, node: str) -> None:
+        self._client = client
+        self._own_driver = own_driver
+        self._selector = f"spec.nodeName={node},spec.driver!={own_driver}"
+        self._wanted = Event()
+        self._slices: dict[str, _Slice] = {}
+        self._devices: Mapping[Key, NodeDevice] = {}
+        """Replaced as a whole."""
+        self._left_out = False
+        """Some slice was, since all were told last."""
+        self._said_full = False
+        self.drivers: frozenset[str] = frozenset()
+        """Who has slices here, be they empty; replaced as a whole."""
+        self.is_complete = True
+        """Everything that was told is remembered."""
+        self.is_known = False
+        """The API server has told all slices once."""
+        self.listeners: list[Callable[[], None]] = []
+        """Called on the event loop when the devices differ from before, and when they are known first."""
+
+    def want(self) -> None:
+        """From now on they are asked for; on the event loop."""
+        self._wanted.set()
+
+    @property
+    def is_awaited(self) -> bool:
+        """They were asked for, and have not been told yet."""
+        return self._wanted.is_set() and not self.is_known
+
+    def find(self, driver: str, pool: str, device: str) -> NodeDevice | None:
+        """The device that an allocation names; ``None`` where nobody has told of it (yet)."""
+        return self._devices.get((driver, pool, device))
+
+    def get_all(self) -> tuple[NodeDevice, ...]:
+        return tuple(self._devices.values())
+
+    @property
+    def has_elder_kin(self) -> bool:
+        """Another driver of our kind, whose name comes before ours, offers devices here."""
+        return any(device.is_kin and device.driver < self._own_driver for device in self.get_all())
+
+    async def run(self) -> None:
+        """Follow for ever, once it is wanted."""
+        await self._wanted.wait()
+        news = list_and_watch(
+            self._client,
+            paths.RESOURCE_SLICES,
+            field_selector=self._selector,
+            backoff=Backoff(*_REWATCH_SECONDS),
+            spread_seconds=SPREAD_SECONDS,
+        )
+        async with contextlib.aclosing(news):
+            async for item in news:
+                self.take(item)
+                del item  # of which little is kept
+
+    def take(self, news: Snapshot | WatchEvent) -> None:
+        """What the watch tells: everything, or one change."""
+        if isinstance(news, Snapshot):
+            self._slices, self._left_out = {}, False
+            for item in news.items:
+                self._put(item)
+        elif news.type is EventType.DELETED:
+            self._slices.pop(_uid(news.object), None)
+        else:
+            self._put(news.object)
+        was_known, self.is_known = self.is_known, True
+        before = (self._devices, self.drivers, self.is_complete)
+        self._devices = self._bounded(self._index())
+        self.drivers = frozenset(found.pool[0] for found in self._slices.values())
+        if before != (self._devices, self.drivers, self.is_complete) or not was_known:
+            for listener in self.listeners:
+                listener()
+
+    def _put(self, item: JsonObject) -> None:
+        uid, found = _uid(item), _read_slice(item, self._own_driver)
+        if found is None:
+            self._slices.pop(uid, None)
+        elif uid in self._slices or len(self._slices) < MAX_SLICES:
+            self._slices[uid] = found
+        else:
+            self._left_out = True
+
+    def _index(self) -> dict[Key, NodeDevice]:
+        """Of each pool the newest generation alone: the rest is what a driver has not tidied up yet."""
+        newest: dict[tuple[str, str], int] = {}
+        for found in self._slices.values():
+            newest[found.pool] = max(found.generation, newest.get(found.pool, found.generation))
+        devices: dict[Key, NodeDevice] = {}
+        for found in self._slices.values():
+            if found.generation == newest[found.pool]:
+                devices |= {(d.driver, d.pool, d.name): d for d in found.devices}
+        return devices
+
+    def _bounded(self, devices: dict[Key, NodeDevice]) -> Mapping[Key, NodeDevice]:
+        self.is_complete = not self._left_out and len(devices) <= MAX_DEVICES
+        if self.is_complete:
+            self._said_full = False
+            return devices
+        if not self._said_full:
+            _log.warning(
+                "other drivers offer more here than is looked at: %d slices, %d devices",
+                MAX_SLICES,
+                MAX_DEVICES,
+            )
+        self._said_full = True
+        return {key: devices[key] for key in sorted(devices)[:MAX_DEVICES]}
+
+
+class _Slice(Struct, frozen=True):
+    pool: tuple[str, str]
+    generation: int
+    devices: tuple[NodeDevice, ...]
+
+
+def _uid(item: JsonObject) -> str:
+    return str(item["metadata"]["uid"])  # the client lets nothing through that has none
+
+
+def _read_slice(item: JsonObject, own_driver: str) -> _Slice | None:
+    """``None`` for what is ours, or is no slice."""
+    spec = item.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    pool = spec.get("pool")
+    pool = pool if isinstance(pool, dict) else {}
+    driver, name, generation = spec.get("driver"), pool.get("name"), pool.get("generation")
+    if not (_is_text(driver) and _is_text(name)) or driver == own_driver:
+        return None
+    devices = tuple(_read_devices(spec.get("devices"), str(driver), str(name)))
+    return _Slice((str(driver), str(name)), generation if isinstance(generation, int) else 0, devices)
+
+
+def _read_devices(devices: object, driver: str, pool: str) -> Iterator[NodeDevice]:
+    for device in devices[:MAX_DEVICES_IN_SLICE] if isinstance(devices, list) else ():
+        if isinstance(device, dict) and _is_text(device.get("name")):
+            told = device.get("attributes")
+            attributes = dict(_read_places(told, driver))
+            is_kin = isinstance(told, dict) and any(str(name).startswith(_OUR_DOMAIN) for name in told)
+            yield NodeDevice(driver, pool, device["name"], _find_address(attributes), attributes, is_kin)
+
+
+def _read_places(attributes: object, driver: str) -> Iterator[tuple[str, str]]:
+    for name, value in attributes.items() if isinstance(attributes, dict) else ():
+        if not isinstance(name, str) or not isinstance(value, dict):
+            continue
+        qualified, read = name if "/" in name else f"{driver}/{name}", value.get("string")
+        is_place = _local(name) in _ADDRESS_NAMES | _UUID_NAMES
+        if is_place and len(qualified) <= _MAX_TEXT and _is_text(read):
+            yield qualified, str(read)
+
+
+def _find_address(attributes: Mapping[str, str]) -> str:
+    """The standard attribute's word before a vendor's own."""
+    standard = attributes.get(f"{_STANDARD}pciBusID", "")
+    own = (attributes[name] for name in sorted(attributes) if _local(name) in _ADDRESS_NAMES)
+    return next(filter(None, map(_canonical_bus_id, (standard, *own))), "")
+
+
+def _canonical_bus_id(value: str) -> str:
+    """``00000000:3A:00.0`` (as NVML has it) and ``3a:00.0`` as ``0000:3a:00.0``."""
+    found = _BUS_ID.fullmatch(value)
+    if found is None:
+        return ""
+    domain = (found[1] or "0").lstrip("0").rjust(4, "0")
+    return f"{domain}:{found[2]}".lower()
+
+
+def _local(name: str) -> str:
+    return name.rpartition("/")[2].lower()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_TEXT

@@ -1,7 +1,7 @@
-"""One run of publishing: what is known of the slices, and the step that makes them the desired ones.
+"""One run of publishing: what is known of the slices, and the writes that make them the desired ones.
 
-Everything in here is of one run. The next begins with nothing, because another instance of the driver may
-have written meanwhile.
+Everything here belongs to one run. The next begins with nothing, because another instance of the driver
+may have written meanwhile.
 """
 
 from __future__ import annotations
@@ -14,26 +14,152 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, JsonObject, WatchEvent
-from dranet.cluster.feature_follower import FeatureFollower
-from dranet.cluster.features import FORBIDDEN, UNPROCESSABLE, Feature, Support
-from dranet.cluster.lists import Snapshot, fetch_snapshot
+from dranet.cluster.capabilities import FORBIDDEN, UNPROCESSABLE, CapabilityFollower, Support
+from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.messages import check_stored
-from dranet.cluster.slice_content import is_same_page, read_page
-from dranet.cluster.slice_fields import Page, find_features, find_lost, withhold
 from dranet.cluster.slice_plan import (
+    CreateSlice,
     DeleteSlice,
     DesiredPool,
+    Feature,
+    Page,
     SyncPlan,
+    UpdateSlice,
     Write,
     build_owner,
+    find_features,
+    find_lost,
+    is_same_page,
     iter_adopted,
     plan_sync,
+    read_page,
+    withhold,
 )
-from dranet.cluster.slice_view import SliceView
-from dranet.cluster.slice_writer import SliceWriter
-from dranet.errors import ClusterError, DranetError
+from dranet.cluster.watch import Snapshot, fetch_snapshot
+from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
+
+_MEMORY_SECONDS = 300.0
+"""How long it is remembered when something was learned; no list takes so long."""
+
+
+class SliceView:
+    """Slices by uid; the newer of two versions of one always wins. Times are the event loop's."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, JsonObject] = {}
+        self._learned_at: dict[str, float] = {}
+        """When a slice became what it is, by an own write or an event."""
+        self._gone_at: dict[str, float] = {}
+        """When a slice was deleted, by us or by others; the watch may still tell of it."""
+        self._seen = 0
+        """The version of the newest snapshot: news that is not newer is old."""
+
+    def get_slices(self) -> tuple[JsonObject, ...]:
+        return tuple(self._slices.values())
+
+    def reset(self, snapshot: Snapshot) -> None:
+        """Take a snapshot as the truth, but for what was learned since it was asked for."""
+        slices = {item["metadata"]["uid"]: item for item in snapshot.items}
+        self._forget_before(snapshot.asked_at)
+        self._seen = _parse_version(snapshot.resource_version)
+        for uid in self._learned_at.keys() & self._slices.keys():
+            known = self._slices[uid]
+            if uid not in slices or _version(slices[uid]) <= _version(known):
+                slices[uid] = known
+        self._slices = {uid: found for uid, found in slices.items() if uid not in self._gone_at}
+
+    def observe(self, event: WatchEvent, now: float) -> bool:
+        """Take in one event; whether it told something that we had not known."""
+        self._forget_before(now - _MEMORY_SECONDS)
+        uid = event.object["metadata"]["uid"]
+        if event.type is EventType.DELETED:
+            self._gone_at[uid] = now
+            return self._slices.pop(uid, None) is not None
+        known = self._slices.get(uid)
+        version = _version(event.object)
+        stale = known is not None and 0 < version <= _version(known)
+        if uid in self._gone_at or stale or 0 < version <= self._seen:
+            return False
+        self._learn(event.object, now)
+        return True
+
+    def note_written(self, stored: JsonObject, now: float) -> None:
+        """The answer to an own create or update."""
+        self._learn(stored, now)
+
+    def note_deleted(self, uid: str, now: float) -> None:
+        """An own delete succeeded (or found nothing)."""
+        if self._slices.pop(uid, None) is not None:
+            self._gone_at[uid] = now
+
+    def _learn(self, found: JsonObject, now: float) -> None:
+        uid = found["metadata"]["uid"]
+        self._slices[uid] = found
+        self._learned_at[uid] = now
+
+    def _forget_before(self, start: float) -> None:
+        self._learned_at = {uid: time for uid, time in self._learned_at.items() if time >= start}
+        self._gone_at = {uid: time for uid, time in self._gone_at.items() if time >= start}
+
+
+def _parse_version(text: str) -> int:
+    """0 for a server whose versions are not numbers: then what came last wins."""
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _version(found: JsonObject) -> int:
+    return _parse_version(str(found["metadata"].get("resourceVersion", "")))
+
+
+class SliceWriter:
+    """``on_write`` hears the verb of each write that the server accepted."""
+
+    def __init__(self, client: ApiClient, view: SliceView, on_write: Callable[[str], None]) -> None:
+        self._client = client
+        self._view = view
+        self._on_write = on_write
+
+    async def write(self, write: Write) -> JsonObject:
+        """Write one slice; its body as stored, or nothing for a delete.
+
+        Raises:
+            ClusterError: no answer, or a refusal. A slice that is to be deleted and is not there is none.
+            ProtocolError: an answer that is no slice.
+        """
+        match write:
+            case DeleteSlice():
+                await self._delete(write)
+                reached(Failpoint.PUBLISH_SLICE_DELETED)
+                self._on_write("delete")
+                return {}
+            case UpdateSlice():
+                stored = await self._client.replace(paths.resource_slice(write.name), write.body)
+                reached(Failpoint.PUBLISH_SLICE_UPDATED)
+                return self._take(stored, "update")
+            case CreateSlice():
+                stored = await self._client.create(paths.RESOURCE_SLICES, write.body)
+                reached(Failpoint.PUBLISH_SLICE_CREATED)
+                return self._take(stored, "create")
+
+    def _take(self, stored: JsonObject, verb: str) -> JsonObject:
+        self._view.note_written(check_stored(stored, f"the {verb} of a slice"), _now())
+        self._on_write(verb)
+        return stored
+
+    async def _delete(self, write: DeleteSlice) -> None:
+        path = paths.resource_slice(write.name)
+        try:
+            await self._client.delete(path, uid=write.uid, resource_version=write.resource_version)
+        except ClusterError as error:
+            if error.reason is not Reason.API_NOT_FOUND:
+                raise
+        self._view.note_deleted(write.uid, _now())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +181,12 @@ class SliceSync:
     """Knows the slices of one driver on one node, and brings them to a desired content."""
 
     def __init__(
-        self, client: ApiClient, node: str, selector: str, follower: FeatureFollower, listeners: SyncListeners
+        self,
+        client: ApiClient,
+        node: str,
+        selector: str,
+        follower: CapabilityFollower,
+        listeners: SyncListeners,
     ) -> None:
         self._client = client
         self._node = node

@@ -3,7 +3,7 @@
 The decision is pure (:mod:`dranet.cluster.slice_plan`); here is the loop around it: look, decide, write,
 and repair what others did to our slices (the kubelet wipes them when the driver was away for long, the
 garbage collector when the Node object was replaced). What the server does not keep is left out
-(:mod:`dranet.cluster.features`).
+(:mod:`dranet.cluster.capabilities`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from msgspec.structs import replace
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
+from dranet.cluster.capabilities import (
+    ApiCapabilities,
+    CapabilityFollower,
+    MissingCapabilities,
+    ask_capabilities,
+)
 from dranet.cluster.client import ApiClient
-from dranet.cluster.feature_follower import FeatureFollower, MissingFeatures
-from dranet.cluster.features import ApiFeatures, ask_features
-from dranet.cluster.slice_content import build_pages
-from dranet.cluster.slice_plan import DesiredPool
+from dranet.cluster.slice_plan import DesiredPool, build_pages
 from dranet.cluster.slice_sync import SliceSync, SyncListeners, find_wanted
 from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
 from dranet.errors import ClusterError, DranetError, Reason
@@ -112,8 +115,10 @@ class SlicePublisher:
         self._desired: DesiredPool | None = None
         self._patience_seconds = timing.patience_seconds
         self._spread_seconds = timing.spread_seconds
-        self._follower = FeatureFollower(partial(ask_features, client, driver, node), self._features_changed)
-        self._missing = MissingFeatures(self._listeners.missing)
+        self._follower = CapabilityFollower(
+            partial(ask_capabilities, client, driver, node), self._capabilities_changed
+        )
+        self._missing = MissingCapabilities(self._listeners.missing)
         self._work = asyncio.Event()
         self._desired_changed = asyncio.Event()
         self._published = asyncio.Event()
@@ -154,7 +159,7 @@ class SlicePublisher:
         return self._running and self._sync.is_listed
 
     @property
-    def features(self) -> ApiFeatures | None:
+    def features(self) -> ApiCapabilities | None:
         """Which optional fields the API server keeps; ``None`` before it has answered."""
         return self._follower.features
 
@@ -276,7 +281,7 @@ class SlicePublisher:
             self._published.set()
         await self._sync.check_owner(desired)
 
-    def _features_changed(self) -> None:
+    def _capabilities_changed(self) -> None:
         self._sync.forgive()
         self._work.set()
 

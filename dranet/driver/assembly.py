@@ -16,11 +16,9 @@ from functools import cached_property, partial
 
 from msgspec import Struct
 
-from dranet.cluster.claims import fetch_claim
+from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
-from dranet.cluster.node_slices import NodeDevices
-from dranet.cluster.nodes import fetch_node
-from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
+from dranet.cluster.nodes import NodeDevices, fetch_node
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.verdicts import Verdicts
@@ -186,7 +184,7 @@ class _Assembly:
             self.settings.sysfs_root,
             read_facts=lambda: self.inventory.view.facts,
             get_gpus=lambda pod_uid: [gpu.device for gpu in self._pod_gpus.get(pod_uid).gpus],
-            can_set_memory_policy=lambda: bool(self.nri.traits.nri_version),
+            can_set_memory_policy=lambda: bool(self.nri.capabilities.nri_version),
             procfs_root=self.settings.procfs_root,
         )
 

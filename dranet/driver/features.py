@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from dranet.cluster.features import ApiFeatures, Support
-from dranet.cluster.slice_fields import Feature
+from dranet.cluster.capabilities import ApiCapabilities, Support
+from dranet.cluster.slice_plan import Feature
 from dranet.inventory.served_gpus import ServedGpus
-from dranet.kubelet.peer import KubeletTraits
+from dranet.kubelet.capabilities import KubeletCapabilities
 from dranet.model.findings import (
     API,
     API_FIELD,
@@ -33,7 +33,7 @@ from dranet.model.findings import (
     Severity,
     ok,
 )
-from dranet.runtime.traits import RuntimeTraits
+from dranet.runtime.capabilities import RuntimeCapabilities
 from dranet.settings import HealthTaints, PublishGpus, Settings
 
 _MATTERS: Mapping[Feature, str] = {
@@ -52,17 +52,17 @@ _SETTINGS: Mapping[Feature, str] = {
 
 class _Publisher(Protocol):
     @property
-    def features(self) -> ApiFeatures | None: ...
+    def features(self) -> ApiCapabilities | None: ...
 
 
 class _Kubelet(Protocol):
     @property
-    def traits(self) -> KubeletTraits: ...
+    def capabilities(self) -> KubeletCapabilities: ...
 
 
 class _Runtime(Protocol):
     @property
-    def traits(self) -> RuntimeTraits: ...
+    def capabilities(self) -> RuntimeCapabilities: ...
 
 
 class _Gpus(Protocol):
@@ -93,13 +93,13 @@ class Features:
     def read(self) -> list[Finding]:
         return [
             *judge_api(self._publisher.features, self._settings),
-            *judge_kubelet(self._kubelet.traits, shares_devices=bool(self._settings.shared_devices)),
-            *judge_runtime(self._runtime.traits, self._settings.hook_budget_seconds),
+            *judge_kubelet(self._kubelet.capabilities, shares_devices=bool(self._settings.shared_devices)),
+            *judge_runtime(self._runtime.capabilities, self._settings.hook_budget_seconds),
             *(judge_gpus(self._settings, self._gpus.served) if self._gpus and self._gpus.has_gpus else ()),
         ]
 
 
-def judge_api(features: ApiFeatures | None, settings: Settings) -> list[Finding]:
+def judge_api(features: ApiCapabilities | None, settings: Settings) -> list[Finding]:
     """One finding for each optional field of a slice; ``None`` where nobody has asked yet."""
     if features is None:
         return [
@@ -140,28 +140,32 @@ def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
     )
 
 
-def judge_kubelet(traits: KubeletTraits, *, shares_devices: bool) -> list[Finding]:
+def judge_kubelet(capabilities: KubeletCapabilities, *, shares_devices: bool) -> list[Finding]:
     """Registration, the version of the DRA service, and health."""
     return [
-        _judge_registration(traits),
-        _judge_dra_service(traits, shares_devices=shares_devices),
-        _judge_health(traits),
+        _judge_registration(capabilities),
+        _judge_dra_service(capabilities, shares_devices=shares_devices),
+        _judge_health(capabilities),
     ]
 
 
-def _judge_registration(traits: KubeletTraits) -> Finding:
-    if traits.registered:
-        return ok(KUBELET, f"registered{_since(traits.registered_at)}", REGISTRATION)
-    if traits.registered is False:
+def _judge_registration(capabilities: KubeletCapabilities) -> Finding:
+    if capabilities.registered:
+        return ok(KUBELET, f"registered{_since(capabilities.registered_at)}", REGISTRATION)
+    if capabilities.registered is False:
         return Finding(
             KUBELET,
             Severity.PROBLEM,
-            f"refuses to register the driver: {traits.registration_error}",
+            f"refuses to register the driver: {capabilities.registration_error}",
             "no pod with a claim of ours starts on this node",
             "the text is the kubelet's own; it tries again by itself",
             REGISTRATION,
         )
-    asked = "has asked who we are and not answered yet" if traits.asked_at else "has not found the driver yet"
+    asked = (
+        "has asked who we are and not answered yet"
+        if capabilities.asked_at
+        else "has not found the driver yet"
+    )
     return Finding(
         KUBELET,
         Severity.PROBLEM,
@@ -172,16 +176,16 @@ def _judge_registration(traits: KubeletTraits) -> Finding:
     )
 
 
-def _judge_dra_service(traits: KubeletTraits, *, shares_devices: bool) -> Finding:
-    if not traits.dra_service:
+def _judge_dra_service(capabilities: KubeletCapabilities, *, shares_devices: bool) -> Finding:
+    if not capabilities.dra_service:
         return Finding(
             KUBELET,
             Severity.NOTE,
             "has not prepared a claim yet, so its DRA version is not known",
             id=DRA_SERVICE,
         )
-    seen = f"calls {traits.dra_service}"
-    if traits.dra_service.startswith("v1."):
+    seen = f"calls {capabilities.dra_service}"
+    if capabilities.dra_service.startswith("v1."):
         return ok(KUBELET, seen, DRA_SERVICE)
     return Finding(
         KUBELET,
@@ -193,11 +197,11 @@ def _judge_dra_service(traits: KubeletTraits, *, shares_devices: bool) -> Findin
     )
 
 
-def _judge_health(traits: KubeletTraits) -> Finding:
-    if traits.health_streams:
-        return ok(KUBELET, f"watches device health ({traits.health_service})", KUBELET_HEALTH)
-    if traits.health_service:
-        seen = f"watched device health ({traits.health_service}), not now"
+def _judge_health(capabilities: KubeletCapabilities) -> Finding:
+    if capabilities.health_streams:
+        return ok(KUBELET, f"watches device health ({capabilities.health_service})", KUBELET_HEALTH)
+    if capabilities.health_service:
+        seen = f"watched device health ({capabilities.health_service}), not now"
         return Finding(KUBELET, Severity.NOTE, seen, id=KUBELET_HEALTH)
     return Finding(
         KUBELET,
@@ -208,9 +212,9 @@ def _judge_health(traits: KubeletTraits) -> Finding:
     )
 
 
-def judge_runtime(traits: RuntimeTraits, hook_budget_seconds: float) -> list[Finding]:
+def judge_runtime(capabilities: RuntimeCapabilities, hook_budget_seconds: float) -> list[Finding]:
     """Who it is, how long it waits for a hook, and whether what CDI adds reaches containers."""
-    if not traits.name:
+    if not capabilities.name:
         return [
             Finding(
                 RUNTIME,
@@ -222,11 +226,15 @@ def judge_runtime(traits: RuntimeTraits, hook_budget_seconds: float) -> list[Fin
             )
         ]
     return [
-        ok(RUNTIME, f"{traits.name} {traits.version}".strip(), RUNTIME_NRI),
-        _judge_patience(traits.request_timeout_seconds, hook_budget_seconds),
-        *([ok(RUNTIME, f"reports pods by {traits.event_form}", RUNTIME_NRI)] if traits.event_form else []),
+        ok(RUNTIME, f"{capabilities.name} {capabilities.version}".strip(), RUNTIME_NRI),
+        _judge_patience(capabilities.request_timeout_seconds, hook_budget_seconds),
+        *(
+            [ok(RUNTIME, f"reports pods by {capabilities.event_form}", RUNTIME_NRI)]
+            if capabilities.event_form
+            else []
+        ),
         ok(RUNTIME, "containers get what our CDI devices add", RUNTIME_CDI)
-        if traits.shows_our_mounts
+        if capabilities.shows_our_mounts
         else Finding(
             RUNTIME, Severity.NOTE, "no container has come with a CDI device of ours yet", id=RUNTIME_CDI
         ),

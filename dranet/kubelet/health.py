@@ -17,7 +17,7 @@ from typing import Protocol
 import grpc
 from msgspec import Struct
 
-from dranet.kubelet.peer import KubeletPeer
+from dranet.kubelet.capabilities import KubeletObserver
 from dranet.pb import health_v1_pb2 as pb
 
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
@@ -64,9 +64,9 @@ class HealthService:
         *,
         clock: Callable[[], float] = time.time,
         wait: Callable[[asyncio.Event, float], Awaitable[None]] = wait_or_pass,
-        peer: KubeletPeer | None = None,
+        observer: KubeletObserver | None = None,
     ) -> None:
-        self._peer = peer or KubeletPeer()
+        self._observer = observer or KubeletObserver()
         self._source = source
         self._clock = clock
         self._wait = wait
@@ -109,7 +109,7 @@ class HealthService:
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
-            with self._peer.watches_health(service):
+            with self._observer.watches_health(service):
                 while not self._closed:
                     changed.clear()
                     yield self._response()

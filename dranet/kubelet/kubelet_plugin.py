@@ -5,18 +5,122 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
 
 from dranet import files
 from dranet.errors import SettingsError
 from dranet.failpoints import Failpoint, reached
+from dranet.kubelet.capabilities import KubeletCapabilities, KubeletObserver
 from dranet.kubelet.health import HealthService, HealthSource
-from dranet.kubelet.peer import KubeletPeer, KubeletTraits
 from dranet.kubelet.plugin import ClaimHandler, DraPluginServer
-from dranet.kubelet.registration import RegistrationServer, StatusCallback
+from dranet.kubelet.server import UnixServer
 from dranet.kubelet.sockets import OwnerLock, check_socket_path, make_plugin_dir
+from dranet.pb import registration_pb2 as pb
 
 log = logging.getLogger(__name__)
+
+PLUGIN_TYPE = "DRAPlugin"
+REGISTRATION_SERVICE = "pluginregistration.Registration"
+_GRACE_SECONDS = 1.0
+
+StatusCallback = Callable[[bool, str], None]
+"""Called with (registered, error text) for every answer of the kubelet."""
+
+
+class RegistrationServer:
+    """Serves ``socket`` in the kubelet's registry folder.
+
+    ``endpoint`` is the DRA socket as the kubelet sees it, ``supported_versions`` the service names behind
+    it, newest first: the kubelet takes the first one that it knows. ``registered`` is ``None`` until the
+    kubelet has answered since the socket was last (re-)created.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        driver_name: str,
+        endpoint: Path,
+        supported_versions: Sequence[str],
+        on_status: StatusCallback | None = None,
+        observer: KubeletObserver | None = None,
+    ) -> None:
+        self._observer = observer or KubeletObserver()
+        self._driver_name = driver_name
+        self._info = pb.PluginInfo(
+            type=PLUGIN_TYPE,
+            name=driver_name,
+            endpoint=str(endpoint),
+            supported_versions=list(supported_versions),
+        )
+        self._on_status = on_status
+        self._server = UnixServer(
+            socket, [self._handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self._observer.reset
+        )
+
+    @property
+    def registered(self) -> bool | None:
+        return self._observer.capabilities.registered
+
+    @property
+    def error(self) -> str:
+        """Why the kubelet refused us; empty if it did not."""
+        return self._observer.capabilities.registration_error
+
+    async def start(self) -> None:
+        """Appear in the registry folder.
+
+        Raises:
+            SettingsError: as :meth:`dranet.kubelet.server.UnixServer.start`.
+        """
+        await self._server.start()
+
+    async def wait_ended(self) -> None:
+        """As :meth:`dranet.kubelet.server.UnixServer.wait_ended`."""
+        await self._server.wait_ended()
+
+    async def stop(self) -> None:
+        """Leave the registry folder; the kubelet then deregisters us. Repeatable."""
+        await self._server.stop(_GRACE_SECONDS)
+
+    def _handler(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            REGISTRATION_SERVICE,
+            {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(
+                    self._get_info, pb.InfoRequest.FromString, pb.PluginInfo.SerializeToString
+                ),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                    self._notify_status,
+                    pb.RegistrationStatus.FromString,
+                    pb.RegistrationStatusResponse.SerializeToString,
+                ),
+            },
+        )
+
+    async def _get_info(self, _request: pb.InfoRequest, _context: object) -> pb.PluginInfo:
+        self._observer.asked()
+        return self._info
+
+    async def _notify_status(
+        self, request: pb.RegistrationStatus, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.RegistrationStatusResponse:
+        self._observer.notified(registered=request.plugin_registered, error=request.error)
+        if request.plugin_registered:
+            log.info("registered with the kubelet as %s", self._driver_name)
+        else:
+            log.error("the kubelet refused to register %s: %s", self._driver_name, request.error)
+        if self._on_status is not None:
+            self._on_status(request.plugin_registered, request.error)
+        if not request.plugin_registered:
+            # As the helper of the Kubernetes project answers: the kubelet writes it to its log.
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"registration failed: {request.error}")
+        return pb.RegistrationStatusResponse()
+
 
 REGISTRATION_PATIENCE_SECONDS = 30.0
 """The kubelet finds a socket within a second; when it retries, its pauses grow from half a second."""
@@ -43,7 +147,7 @@ class KubeletPlugin:
     ) -> None:
         """``shared_trait``: other instances of the driver may be on the node, with sockets of their own and
         this trait, see :class:`OwnerLock`; ``None``: no other may be there."""
-        self._peer = KubeletPeer()
+        self._observer = KubeletObserver()
         self._serving_since = time.monotonic()
         self._plugin_dir = dra_socket.parent
         self._paths = (dra_socket, registration_socket)
@@ -52,15 +156,15 @@ class KubeletPlugin:
             shared=shared_trait is not None,
             trait=shared_trait or "",
         )
-        self._health = HealthService(health, peer=self._peer) if health is not None else None
-        self._dra = DraPluginServer(dra_socket, handler, self._health, peer=self._peer)
+        self._health = HealthService(health, observer=self._observer) if health is not None else None
+        self._dra = DraPluginServer(dra_socket, handler, self._health, observer=self._observer)
         self._registration = RegistrationServer(
             registration_socket,
             driver_name,
             dra_socket,
             self._dra.supported_versions,
             on_registration,
-            self._peer,
+            self._observer,
         )
 
     @property
@@ -74,9 +178,9 @@ class KubeletPlugin:
         return self._registration.error
 
     @property
-    def traits(self) -> KubeletTraits:
+    def capabilities(self) -> KubeletCapabilities:
         """What the kubelet has shown that it can do."""
-        return self._peer.traits
+        return self._observer.capabilities
 
     @property
     def in_flight(self) -> int:
@@ -133,15 +237,15 @@ class KubeletPlugin:
 
     def describe_registration(self) -> str:
         """Why the kubelet has not registered us; empty if it has."""
-        traits, waited = self._peer.traits, time.monotonic() - self._serving_since
-        if traits.registered:
+        capabilities, waited = self._observer.capabilities, time.monotonic() - self._serving_since
+        if capabilities.registered:
             return ""
-        if traits.registered is False:
-            return f"the kubelet refuses to register the driver: {traits.registration_error}"
+        if capabilities.registered is False:
+            return f"the kubelet refuses to register the driver: {capabilities.registration_error}"
         if waited < REGISTRATION_PATIENCE_SECONDS:
             return "the kubelet has not registered the driver yet"
         told = f"the kubelet has not registered the driver for {waited:.0f} s"
-        if traits.asked_at is None:
+        if capabilities.asked_at is None:
             return f"{told} and never asked: does it watch {self._paths[1].parent}?"
         return f"{told}, though it asked who we are: its log says why"
 

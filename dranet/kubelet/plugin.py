@@ -10,23 +10,82 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import grpc
 import grpc.aio
 from msgspec import Struct
 
 from dranet.errors import DranetError
-from dranet.kubelet.claim_locks import ClaimLocks
-from dranet.kubelet.claim_refs import sort_refs
+from dranet.kubelet.capabilities import KubeletObserver
 from dranet.kubelet.health import HEALTH_SERVICES, HealthService
-from dranet.kubelet.peer import KubeletPeer
 from dranet.kubelet.server import UnixServer
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as pb
+
+
+class ClaimLocks:
+    """Locks by claim UID; those that nobody holds or waits for take no memory."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def hold(self, uids: Iterable[str]) -> AsyncIterator[None]:
+        """Hold all of them, taken in one order, so that two batches cannot block each other."""
+        async with AsyncExitStack() as held:
+            for uid in sorted(set(uids)):
+                lock = self._locks.setdefault(uid, asyncio.Lock())
+                await held.enter_async_context(lock)
+            yield
+
+
+UID_MAX_CHARACTERS = 128
+"""An API server's UIDs have 36. With what is put around it a file name of 255 bytes still holds it."""
+NAME_MAX_CHARACTERS = 253
+"""Of an object and of a namespace (``k8s.io/apimachinery/pkg/util/validation``: DNS subdomain)."""
+
+_UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_SHOWN_CHARACTERS = 80
+
+
+def sort_refs(refs: Sequence[ClaimRef]) -> tuple[tuple[ClaimRef, ...], Mapping[str, str]]:
+    """The claims to work on, each once, and by UID why another one cannot be worked on.
+
+    A UID that comes twice, for the same claim, is one claim; for two, none of them can be trusted.
+    """
+    good: dict[str, ClaimRef] = {}
+    bad: dict[str, str] = {}
+    for ref in refs:
+        if ref.uid in bad:
+            continue
+        complaint = _find_fault(ref)
+        if not complaint and good.setdefault(ref.uid, ref) != ref:
+            complaint = f"two claims have the UID {ref.uid}: {good.pop(ref.uid)} and {ref}"
+        if complaint:
+            bad[ref.uid] = complaint
+    return tuple(good.values()), bad
+
+
+def _find_fault(ref: ClaimRef) -> str:
+    """Empty if an API server could have made it."""
+    texts = (
+        ("UID", ref.uid, _UID, UID_MAX_CHARACTERS),
+        ("name", ref.name, _NAME, NAME_MAX_CHARACTERS),
+        ("namespace", ref.namespace, _NAME, NAME_MAX_CHARACTERS),
+    )
+    for what, text, pattern, most in texts:
+        if len(text) > most or not pattern.fullmatch(text):
+            return f"{text[:_SHOWN_CHARACTERS]!r} cannot be the {what} of a claim"
+    return ""
+
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +166,12 @@ class DraPluginServer:
         handler: ClaimHandler,
         health: HealthService | None = None,
         *,
-        peer: KubeletPeer | None = None,
+        observer: KubeletObserver | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._handler = handler
         self._health = health
-        self._peer = peer or KubeletPeer()
+        self._observer = observer or KubeletObserver()
         self._answer_seconds = answer_seconds
         self._locks = ClaimLocks()
         self._in_flight: dict[asyncio.Task[Any], float] = {}
@@ -181,14 +240,14 @@ class DraPluginServer:
             request: pb.NodePrepareResourcesRequest, context: _Context
         ) -> pb.NodePrepareResourcesResponse:
             if request.claims:
-                self._peer.prepares(version.advertised)
+                self._observer.prepares(version.advertised)
             return await self._prepare(request, context, has_share_id=version.has_share_id)
 
         async def unprepare(
             request: pb.NodeUnprepareResourcesRequest, context: _Context
         ) -> pb.NodeUnprepareResourcesResponse:
             if request.claims:
-                self._peer.unprepares(version.advertised)
+                self._observer.unprepares(version.advertised)
             return await self._unprepare(request, context)
 
         return grpc.method_handlers_generic_handler(

@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 
 from dranet.errors import DranetError, SettingsError
-from dranet.kubelet.folder import FolderWatch
-from dranet.kubelet.sockets import PublishedSocket, check_socket_path, make_plugin_dir
+from dranet.kubelet.sockets import FolderWatch, PublishedSocket, check_socket_path, make_plugin_dir
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from dranet.errors import KernelError, ProtocolError
+from dranet.runtime.capabilities import RuntimeCapabilities
 from dranet.runtime.session import IsOurMount, Observer, PluginIdentity, PluginSession, RuntimeHooks
-from dranet.runtime.traits import RuntimeTraits
 from dranet.wire.mux import ConnectionLost, Mux
 
 __all__ = ["NriListeners", "NriPlugin", "Observer", "RuntimeHooks", "Wait", "backoff_delays"]
@@ -72,7 +72,7 @@ class NriPlugin:
         index: two digits; the runtime calls plugins in ascending order.
         hooks: what to run. See :class:`~dranet.runtime.session.RuntimeHooks`.
         listeners: called on the plugin's thread.
-        is_our_mount: tells the mounts that our CDI devices bring, for :attr:`traits`.
+        is_our_mount: tells the mounts that our CDI devices bring, for :attr:`capabilities`.
         wait: how to wait between attempts.
     """
 
@@ -104,7 +104,7 @@ class NriPlugin:
         self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
         self._last_failure = ""
         self._session: PluginSession | None = None
-        self._last_traits = RuntimeTraits()
+        self._last_traits = RuntimeCapabilities()
 
     def __repr__(self) -> str:
         state = "ready" if self.is_ready else "stopped" if self._stopping.is_set() else "connecting"
@@ -130,10 +130,10 @@ class NriPlugin:
         return self._last_failure
 
     @property
-    def traits(self) -> RuntimeTraits:
+    def capabilities(self) -> RuntimeCapabilities:
         """What the runtime has shown on this connection or, while there is none, on the last one."""
         session = self._session
-        return session.traits if session is not None and session.introduced else self._last_traits
+        return session.capabilities if session is not None and session.introduced else self._last_traits
 
     def wait_ready(self, timeout_seconds: float) -> bool:
         """Block until :attr:`is_ready`, for at most this long."""
@@ -200,7 +200,7 @@ class NriPlugin:
             session = PluginSession(mux, self._hooks, self._observe, self._note_ready, self._is_our_mount)
             self._session = session
             reason = self._serve(session)
-            self._last_traits = self.traits
+            self._last_traits = self.capabilities
             return _Ending(reason, introduced=session.introduced, was_ready=self.is_ready)
         finally:
             if self._ready.is_set():

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dranet.cluster.slice_content import build_pages
-from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
+from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
 from dranet.inventory.policy import Decision
 from dranet.inventory.slices import build_slices, fit_attributes
 from dranet.inventory.topology import nearest

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dranet.cluster.backoff import Backoff
-from dranet.kubelet.folder import FolderWatch
+from dranet.kubelet.sockets import FolderWatch
 from testbed.kubelet.client import PluginClient, PluginInfo, RegistrationClient, judge_info
 from testbed.kubelet.nouns import KubeletOptions, PluginFailure
 

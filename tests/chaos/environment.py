@@ -24,7 +24,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.messages import USER_AGENT
-from dranet.cluster.slice_content import build_pages
+from dranet.cluster.slice_plan import build_pages
 from dranet.cluster.slices import SlicePublisher
 from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports.reporter import Reporter

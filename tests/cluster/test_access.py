@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.cluster.access import ACCESS_REVIEWS, build_review, fetch_denied
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, Permission, build_rbac
+from dranet.cluster.reviews import ACCESS_REVIEWS, build_review, fetch_denied
 from dranet.errors import ProtocolError
 from testbed.apiserver.identity import User, service_account
 from testbed.apiserver.server import ApiServer

@@ -17,9 +17,9 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import MAX_BODY_BYTES, ApiClient, EventType, JsonObject
-from dranet.cluster.connections import MAX_OPENING, Connection, ConnectionPool
 from dranet.cluster.credentials import TokenFile, access_from_url
-from dranet.cluster.failures import RequestName, describe_rule
+from dranet.cluster.http import MAX_OPENING, Connection, ConnectionPool
+from dranet.cluster.messages import RequestName, describe_rule
 from dranet.errors import ClusterError, Reason, SettingsError
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer

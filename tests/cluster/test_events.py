@@ -9,7 +9,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import BURST, NORMAL, REFILL, WARNING, EventNote, EventRecorder, ObjectRef
-from dranet.cluster.failures import RequestName, failure_from_status
+from dranet.cluster.messages import RequestName, failure_from_status
 from dranet.errors import ClusterError, ProtocolError, Reason
 from testbed.apiserver.server import ApiServer
 

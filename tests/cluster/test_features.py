@@ -11,17 +11,23 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
+from dranet.cluster.capabilities import (
+    ApiCapabilities,
+    CapabilityFollower,
+    MissingCapabilities,
+    Support,
+    ask_capabilities,
+    build_probe,
+)
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.feature_follower import FeatureFollower, MissingFeatures
-from dranet.cluster.features import ApiFeatures, Feature, Support, ask_features, build_probe
-from dranet.cluster.slice_plan import DeleteSlice, DesiredPool, plan_sync
+from dranet.cluster.slice_plan import DeleteSlice, DesiredPool, Feature, plan_sync
 from dranet.errors import ClusterError, ProtocolError
 from testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
 KEPT, DROPPED, REFUSED, UNKNOWN = Support.KEPT, Support.DROPPED, Support.REFUSED, Support.UNKNOWN
-ALL_KEPT = ApiFeatures(dict.fromkeys(Feature, KEPT))
+ALL_KEPT = ApiCapabilities(dict.fromkeys(Feature, KEPT))
 DEADLINE_SECONDS = 30.0
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
@@ -33,7 +39,7 @@ async def connected(server: ApiServer) -> AsyncIterator[ApiClient]:
         yield client
 
 
-def supports(features: ApiFeatures) -> tuple[Support, ...]:
+def supports(features: ApiCapabilities) -> tuple[Support, ...]:
     """Taints, those with effect None, shared devices, lists."""
     return tuple(finding.support for finding in features)
 
@@ -55,14 +61,14 @@ async def test_each_field_is_found_kept_dropped_or_refused_and_nothing_is_stored
 ) -> None:
     server = ApiServer(profile=version, gates=gates)
     async with connected(server) as client:
-        features = await ask_features(client, DRIVER, NODE)
+        features = await ask_capabilities(client, DRIVER, NODE)
         assert supports(features) == expected
         assert server.objects("resourceslices") == []
         assert len(server.requests) == 3
 
 
 def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
-    features = ApiFeatures({Feature.TAINTS: KEPT, Feature.SHARED_DEVICES: DROPPED})
+    features = ApiCapabilities({Feature.TAINTS: KEPT, Feature.SHARED_DEVICES: DROPPED})
     assert [(finding.gate, finding.is_usable) for finding in features] == [
         ("DRADeviceTaints", True),
         ("DRADeviceTaints", True),  # unknown: a write will tell
@@ -75,7 +81,7 @@ def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
 @pytest.mark.socket
 async def test_fields_that_are_refused_together_are_asked_alone(server: ApiServer, client: ApiClient) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, 422)
-    assert supports(await ask_features(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, REFUSED)
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, REFUSED)
     assert len(server.requests) == 5
 
 
@@ -85,7 +91,7 @@ async def test_a_cluster_that_refuses_every_dry_run_says_nothing_of_the_fields(
 ) -> None:
     """An admission policy answers 422 as well."""
     server.fail_next("POST", paths.RESOURCE_SLICES, 422, count=100)
-    assert supports(await ask_features(client, DRIVER, NODE)) == (UNKNOWN,) * 4
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 4
 
 
 @pytest.mark.socket
@@ -94,7 +100,7 @@ async def test_a_webhook_that_knows_or_permits_no_dry_run_leaves_it_unknown(
     server: ApiServer, client: ApiClient, status: int
 ) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, status, count=100)
-    assert supports(await ask_features(client, DRIVER, NODE)) == (UNKNOWN,) * 4
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 4
 
 
 @pytest.mark.socket
@@ -109,7 +115,7 @@ async def test_an_answer_that_is_no_slice_says_nothing_of_the_fields(
 
     monkeypatch.setattr(client, "create", create)
     with pytest.raises(ProtocolError):
-        await ask_features(client, DRIVER, NODE)
+        await ask_capabilities(client, DRIVER, NODE)
 
 
 @pytest.mark.socket
@@ -119,7 +125,7 @@ async def test_a_server_that_does_not_answer_is_an_error_and_no_finding(
 ) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, status, count=100)
     with pytest.raises(ClusterError):
-        await ask_features(client, DRIVER, NODE)
+        await ask_capabilities(client, DRIVER, NODE)
 
 
 def test_a_probe_that_was_stored_after_all_would_be_deleted() -> None:
@@ -136,11 +142,11 @@ def test_a_probe_that_was_stored_after_all_would_be_deleted() -> None:
 class Server:
     """Answers with what a test says; ``None`` is no answer."""
 
-    def __init__(self, *answers: ApiFeatures | None) -> None:
+    def __init__(self, *answers: ApiCapabilities | None) -> None:
         self.answers = list(answers)
         self.asked = 0
 
-    async def ask(self) -> ApiFeatures:
+    async def ask(self) -> ApiCapabilities:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
@@ -148,13 +154,13 @@ class Server:
         return answer
 
 
-News = list[ApiFeatures | None]
+News = list[ApiCapabilities | None]
 
 
 @contextlib.asynccontextmanager
-async def following(server: Server, *, again: float = 0.01) -> AsyncIterator[tuple[FeatureFollower, News]]:
+async def following(server: Server, *, again: float = 0.01) -> AsyncIterator[tuple[CapabilityFollower, News]]:
     news: News = []
-    follower = FeatureFollower(
+    follower = CapabilityFollower(
         server.ask,
         lambda: news.append(follower.features),
         again=Backoff(again, again),
@@ -212,13 +218,13 @@ async def test_what_a_write_showed_counts_and_leads_to_another_question(wait_unt
 
 
 async def test_what_a_write_showed_stays_where_no_dry_run_is_answered(wait_until: WaitUntil) -> None:
-    server = Server(ApiFeatures())
+    server = Server(ApiCapabilities())
     async with following(server) as (follower, _):
         await follower.wait_known(DEADLINE_SECONDS)
         follower.note_lost({Feature.TAINTS}, DROPPED)
         await wait_until(lambda: server.asked == 2)
         await wait_until(lambda: not follower._contradicted)
-        assert follower.features == ApiFeatures({Feature.TAINTS: DROPPED})
+        assert follower.features == ApiCapabilities({Feature.TAINTS: DROPPED})
 
 
 async def test_after_a_contradiction_the_next_question_waits_even_if_the_last_one_was_long_ago(
@@ -231,12 +237,12 @@ async def test_after_a_contradiction_the_next_question_waits_even_if_the_last_on
         done.append("wait")
         await real(0)
 
-    async def ask() -> ApiFeatures:
+    async def ask() -> ApiCapabilities:
         done.append("ask")
         return ALL_KEPT
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    follower = FeatureFollower(ask, told.set)
+    follower = CapabilityFollower(ask, told.set)
     task = asyncio.create_task(follower.run())
     await told.wait()
     follower.note_lost({Feature.TAINTS}, DROPPED)
@@ -251,11 +257,11 @@ async def test_a_second_run_asks_anew_and_whoever_waits_gets_the_new_answer() ->
     answers = [ALL_KEPT, ALL_KEPT.but(REFUSED, {Feature.LIST_ATTRIBUTES})]
     expected = [*answers]
 
-    async def ask() -> ApiFeatures:
+    async def ask() -> ApiCapabilities:
         await asyncio.sleep(0.01)  # a request takes a while
         return answers.pop(0)
 
-    follower = FeatureFollower(ask, lambda: None)
+    follower = CapabilityFollower(ask, lambda: None)
     for features in expected:
         task = asyncio.create_task(follower.run())
         await asyncio.sleep(0)  # it begins
@@ -270,7 +276,7 @@ def test_what_is_missing_is_told_once_with_its_gate_and_so_is_its_end(
 ) -> None:
     caplog.set_level(logging.INFO)
     gates: list[frozenset[str]] = []
-    missing = MissingFeatures(gates.append)
+    missing = MissingCapabilities(gates.append)
     without = ALL_KEPT.but(DROPPED, {Feature.TAINTS}).but(REFUSED, {Feature.LIST_ATTRIBUTES})
     for _ in range(2):
         missing.update(frozenset({Feature.TAINTS, Feature.SHARED_DEVICES}), without)
@@ -282,5 +288,5 @@ def test_what_is_missing_is_told_once_with_its_gate_and_so_is_its_end(
 
 def test_what_nobody_wants_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:
     gates: list[frozenset[str]] = []
-    MissingFeatures(gates.append).update(frozenset(), ALL_KEPT.but(REFUSED, list(Feature)))
+    MissingCapabilities(gates.append).update(frozenset(), ALL_KEPT.but(REFUSED, list(Feature)))
     assert (gates, caplog.records) == ([], [])

@@ -10,8 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dranet.cluster.failures import RequestName
-from dranet.cluster.messages import EventType, encode_body, has_identity, parse_event
+from dranet.cluster.messages import EventType, RequestName, encode_body, has_identity, parse_event
 from dranet.errors import ProtocolError
 
 WATCH = RequestName("GET", "/api/v1/configmaps", watch=True)

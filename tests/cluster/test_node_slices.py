@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.lists import Snapshot
-from dranet.cluster.node_slices import MAX_DEVICES, MAX_DEVICES_IN_SLICE, MAX_SLICES, NodeDevices
+from dranet.cluster.nodes import MAX_DEVICES, MAX_DEVICES_IN_SLICE, MAX_SLICES, NodeDevices
+from dranet.cluster.watch import Snapshot
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 

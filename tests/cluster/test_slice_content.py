@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cluster.client import JsonObject
-from dranet.cluster.slice_content import build_pages, device_to_json, is_same_page, keep_taint_times
+from dranet.cluster.slice_plan import build_pages, device_to_json, is_same_page, keep_taint_times
 from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 
 NOW = "2026-03-01T10:00:00Z"

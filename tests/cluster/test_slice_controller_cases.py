@@ -31,9 +31,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dranet.cluster import paths
+from dranet.cluster.capabilities import Support
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.features import Feature, Support
+from dranet.cluster.slice_plan import Feature
 from dranet.cluster.slices import PublishListeners
 from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 from testbed.apiserver.server import ApiServer

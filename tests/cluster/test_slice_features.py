@@ -10,8 +10,9 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
+from dranet.cluster.capabilities import Support
 from dranet.cluster.client import JsonObject
-from dranet.cluster.features import Feature, Support
+from dranet.cluster.slice_plan import Feature
 from dranet.cluster.slices import PublishListeners
 from dranet.errors import Reason
 from dranet.model.device import Taint, TaintEffect

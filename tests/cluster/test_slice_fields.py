@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cluster.client import JsonObject
-from dranet.cluster.slice_fields import Feature, find_features, find_lost, withhold
+from dranet.cluster.slice_plan import Feature, find_features, find_lost, withhold
 
 HARD = {"key": "k", "effect": "NoSchedule"}
 SOFT = {"key": "k", "effect": "None"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.cluster.capabilities import build_probe
 from dranet.cluster.client import JsonObject
-from dranet.cluster.features import build_probe
 from dranet.cluster.slice_plan import (
     CreateSlice,
     DeleteSlice,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dranet.cluster.client import EventType, JsonObject, WatchEvent
-from dranet.cluster.lists import Snapshot
-from dranet.cluster.slice_view import SliceView
+from dranet.cluster.slice_sync import SliceView
+from dranet.cluster.watch import Snapshot
 
 NOW = 100.0
 

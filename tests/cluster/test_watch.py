@@ -14,8 +14,7 @@ from dranet.cluster import paths, watch
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.lists import Snapshot, fetch_snapshot
-from dranet.cluster.watch import list_and_watch
+from dranet.cluster.watch import Snapshot, fetch_snapshot, list_and_watch
 from dranet.errors import ProtocolError
 from testbed.apiserver.server import ApiServer
 from tests.support.waiting import until

@@ -92,7 +92,7 @@ async def test_a_subscriber_gets_a_full_snapshot_at_once(root: Path, service: st
     """3.2: under both versions of the service, without waiting for a beat or a change."""
     async with Room(root).serving() as room, room.calls.watch_health(service) as stream:
         assert await read(stream) == [("nic-1", health_v1_pb2.HEALTHY)]
-        assert room.plugin.traits.health_service == service
+        assert room.plugin.capabilities.health_service == service
 
 
 async def test_both_versions_are_the_same_on_the_wire(root: Path) -> None:
@@ -167,7 +167,7 @@ async def test_an_ended_stream_clears_the_kubelets_view_and_is_opened_again(root
             await node.wait_registered()
             board.follow(node.manager.plugins)
             await eventually(lambda: shown(board) == "Healthy")
-            assert room.plugin.traits.health_streams == 1
+            assert room.plugin.capabilities.health_streams == 1
         await board.stop()
     assert KubeletOptions().health_retry_seconds == 5.0
 
@@ -206,7 +206,7 @@ async def test_each_registered_instance_is_watched(root: Path) -> None:
     async with Room(root).serving() as room, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(room.calls.watch_health()) for _ in range(3)]
         first = [await read(stream) for stream in streams]
-        assert room.plugin.traits.health_streams == 3
+        assert room.plugin.capabilities.health_streams == 3
         room.script.facts = (DOWN,)
         room.plugin.health_changed()
         later = [await read(stream) for stream in streams]
@@ -258,4 +258,4 @@ async def test_stop_ends_the_streams_so_that_the_kubelet_knows_at_once(root: Pat
         await room.plugin.stop()
         with pytest.raises((StopAsyncIteration, grpc.aio.AioRpcError)):
             await anext(stream)
-    assert room.plugin.traits.health_streams == 0
+    assert room.plugin.capabilities.health_streams == 0

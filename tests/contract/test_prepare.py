@@ -171,7 +171,7 @@ async def test_an_empty_request_is_answered_at_once_while_prepares_hang(root: Pa
             assert not (await room.calls.prepare([], version, seconds=1)).claims
             assert not (await room.calls.unprepare([], version, seconds=1)).claims
         assert room.plugin.in_flight == 3
-        assert room.plugin.traits.prepared_at is not None
+        assert room.plugin.capabilities.prepared_at is not None
         room.script.release()
 
 
@@ -248,10 +248,10 @@ async def test_what_the_kubelet_called_is_remembered(root: Path) -> None:
     teaches nothing."""
     async with registered(root, replace(QUICK, known_services=("v1beta1.DRAPlugin",))) as (room, node):
         await room.calls.prepare([])
-        assert room.plugin.traits.dra_service == ""
+        assert room.plugin.capabilities.dra_service == ""
         await node.manager.find(DRIVER).prepare(refs("u1"))
-        traits = room.plugin.traits
-        assert (traits.dra_service, traits.unprepared_at) == ("v1beta1.DRAPlugin", None)
+        capabilities = room.plugin.capabilities
+        assert (capabilities.dra_service, capabilities.unprepared_at) == ("v1beta1.DRAPlugin", None)
         await room.calls.unprepare(refs("u1"))
-        assert room.plugin.traits.dra_service == "v1.DRAPlugin"
-        assert room.plugin.traits.unprepared_at is not None
+        assert room.plugin.capabilities.dra_service == "v1.DRAPlugin"
+        assert room.plugin.capabilities.unprepared_at is not None

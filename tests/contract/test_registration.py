@@ -15,8 +15,7 @@ import grpc.aio
 import pytest
 
 from dranet.errors import SettingsError
-from dranet.kubelet.kubelet_plugin import KubeletPlugin
-from dranet.kubelet.registration import RegistrationServer
+from dranet.kubelet.kubelet_plugin import KubeletPlugin, RegistrationServer
 from dranet.pb import registration_pb2
 from testbed.kubelet.client import PluginClient, PluginInfo
 from testbed.kubelet.health import HealthBoard
@@ -88,11 +87,11 @@ async def test_the_kubelet_asks_admits_and_says_so_in_this_order(root: Path) -> 
     """1.3: GetInfo, then the judgement, then NotifyRegistrationStatus(true)."""
     async with registered(root) as (room, node):
         assert node.manager.find(DRIVER).info.endpoint == room.calls.dra_socket
-        traits = room.plugin.traits
-        assert (traits.registered, traits.registration_error) == (True, "")
-        assert traits.asked_at is not None
-        assert traits.registered_at is not None
-        assert traits.asked_at <= traits.registered_at
+        capabilities = room.plugin.capabilities
+        assert (capabilities.registered, capabilities.registration_error) == (True, "")
+        assert capabilities.asked_at is not None
+        assert capabilities.registered_at is not None
+        assert capabilities.asked_at <= capabilities.registered_at
 
 
 async def test_the_dra_socket_answers_before_the_kubelet_can_know_of_it(root: Path) -> None:
@@ -147,9 +146,9 @@ async def test_a_restarted_kubelet_registers_the_same_socket_again(root: Path) -
 async def test_a_socket_made_anew_is_another_plugin_and_not_the_same_twice(root: Path) -> None:
     """1.3, 1.4: remove and create of one path is deregister, then register; the endpoint is no duplicate."""
     async with registered(root) as (room, node):
-        first, before = node.manager.find(DRIVER), room.plugin.traits.registered_at
+        first, before = node.manager.find(DRIVER), room.plugin.capabilities.registered_at
         room.calls.registration_socket.unlink()
-        await eventually(lambda: room.plugin.traits.registered_at not in (None, before))
+        await eventually(lambda: room.plugin.capabilities.registered_at not in (None, before))
         await node.wait_registered()
         assert node.manager.find(DRIVER) is not first
         assert room.plugin.registration_error == ""
@@ -176,8 +175,8 @@ async def test_a_refused_plugin_says_so_stays_and_is_registered_by_a_retry(root:
         async with Node(root, unknown).running() as node:
             await eventually(lambda: room.plugin.registered is False)
             assert "v1.DRAPlugin, v1beta1.DRAPlugin" in room.plugin.registration_error
-            first = room.plugin.traits.registered_at
-            await eventually(lambda: room.plugin.traits.registered_at != first)
+            first = room.plugin.capabilities.registered_at
+            await eventually(lambda: room.plugin.capabilities.registered_at != first)
             with pytest.raises(PluginFailure, match="not registered"):
                 node.manager.find(DRIVER)
         async with Node(root).running() as node:
@@ -249,10 +248,10 @@ async def test_the_first_service_of_our_list_that_the_kubelet_knows_is_called(
 ) -> None:
     """1.4: the plugin's order decides, not the kubelet's; the older version alone works, too."""
     async with registered(root, replace(QUICK, known_services=known)) as (room, node):
-        assert room.plugin.traits.dra_service == ""
+        assert room.plugin.capabilities.dra_service == ""
         assert (await node.manager.find(DRIVER).prepare(refs("u1")))["u1"]
         await node.manager.find(DRIVER).unprepare(refs("u1"))
-        assert room.plugin.traits.dra_service == called
+        assert room.plugin.capabilities.dra_service == called
         assert room.script.unprepared == [["u1"]]
 
 
@@ -273,11 +272,11 @@ async def test_each_generation_of_kubelets_prepares_and_watches_health(root: Pat
         board.follow(node.manager.plugins)
         (device,) = (await node.manager.find(DRIVER).prepare(refs("u1")))["u1"]
         await eventually(lambda: board.build_status(device)["health"] == "Healthy")
-        assert room.plugin.traits.dra_service == "v1.DRAPlugin"
-        assert room.plugin.traits.health_service == options.known_health_services[0]
-        assert room.plugin.traits.health_streams == 1
+        assert room.plugin.capabilities.dra_service == "v1.DRAPlugin"
+        assert room.plugin.capabilities.health_service == options.known_health_services[0]
+        assert room.plugin.capabilities.health_streams == 1
         await board.stop()
-        await eventually(lambda: room.plugin.traits.health_streams == 0)
+        await eventually(lambda: room.plugin.capabilities.health_streams == 0)
 
 
 async def test_the_same_endpoint_under_two_names_is_refused_and_hurts_nobody(root: Path) -> None:

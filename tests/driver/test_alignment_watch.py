@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranet.cluster.claim_status import build_entries
 from dranet.cluster.client import JsonObject
-from dranet.cluster.node_slices import NodeDevice, NodeDevices
+from dranet.cluster.nodes import NodeDevice, NodeDevices
 from dranet.driver.alignment import watch as module
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.verdicts import LEVELS, Verdicts

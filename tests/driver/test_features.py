@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.cluster.features import ApiFeatures, Support
-from dranet.cluster.slice_fields import Feature
+from dranet.cluster.capabilities import ApiCapabilities, Support
+from dranet.cluster.slice_plan import Feature
 from dranet.driver.features import (
     Features,
     find_wanted,
@@ -25,15 +25,15 @@ from dranet.driver.features import (
 )
 from dranet.driver.probes.server import PartState, PortContent, ProbeServer
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
-from dranet.kubelet.peer import KubeletPeer, KubeletTraits
+from dranet.kubelet.capabilities import KubeletCapabilities, KubeletObserver
 from dranet.model.findings import Finding, Severity, find_worst, ok, parse_finding
-from dranet.runtime.traits import EventForm, RuntimeTraits
+from dranet.runtime.capabilities import EventForm, RuntimeCapabilities
 from dranet.settings import HealthTaints, PublishGpus, Settings
 from dranet.telemetry import Metrics
 
 OK, NOTE, WARNING, PROBLEM = Severity.OK, Severity.NOTE, Severity.WARNING, Severity.PROBLEM
-CONNECTED = RuntimeTraits("containerd", "2.1.4", 2.0, EventForm.OWN_CALL, shows_our_mounts=True)
-REGISTERED = KubeletTraits(
+CONNECTED = RuntimeCapabilities("containerd", "2.1.4", 2.0, EventForm.OWN_CALL, shows_our_mounts=True)
+REGISTERED = KubeletCapabilities(
     asked_at=1.0,
     registered=True,
     registered_at=1.0,
@@ -43,8 +43,8 @@ REGISTERED = KubeletTraits(
 )
 
 
-def all_of(support: Support) -> ApiFeatures:
-    return ApiFeatures(dict.fromkeys(Feature, support))
+def all_of(support: Support) -> ApiCapabilities:
+    return ApiCapabilities(dict.fromkeys(Feature, support))
 
 
 def severities(findings: list[Finding]) -> set[Severity]:
@@ -94,7 +94,7 @@ def test_each_field_that_is_wanted_and_lost_says_why_and_what_to_do(feature: Fea
 
 
 def test_a_server_that_answers_no_dry_run_is_no_complaint() -> None:
-    assert severities(judge_api(ApiFeatures(), Settings(list_attributes=True))) == {NOTE}
+    assert severities(judge_api(ApiCapabilities(), Settings(list_attributes=True))) == {NOTE}
 
 
 # The kubelet
@@ -111,17 +111,17 @@ def test_a_kubelet_that_does_everything_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("traits", "seen"),
+    ("capabilities", "seen"),
     [
-        (KubeletTraits(), "has not found the driver yet"),
-        (KubeletTraits(asked_at=1.0), "has asked who we are and not answered yet"),
-        (KubeletTraits(registered=False, registration_error="no such handler"), "no such handler"),
+        (KubeletCapabilities(), "has not found the driver yet"),
+        (KubeletCapabilities(asked_at=1.0), "has asked who we are and not answered yet"),
+        (KubeletCapabilities(registered=False, registration_error="no such handler"), "no such handler"),
     ],
 )
 def test_a_driver_that_is_not_registered_is_a_problem_with_its_cause(
-    traits: KubeletTraits, seen: str
+    capabilities: KubeletCapabilities, seen: str
 ) -> None:
-    (problem,) = [f for f in judge_kubelet(traits, shares_devices=False) if f.severity is PROBLEM]
+    (problem,) = [f for f in judge_kubelet(capabilities, shares_devices=False) if f.severity is PROBLEM]
     assert seen in problem.seen
     assert problem.matters
     assert problem.fix
@@ -131,8 +131,10 @@ def test_a_driver_that_is_not_registered_is_a_problem_with_its_cause(
 def test_an_old_dra_version_matters_only_where_devices_are_shared(
     shares_devices: bool, severity: Severity
 ) -> None:
-    traits = replace(REGISTERED, dra_service="v1beta1.DRAPlugin")
-    (finding,) = [f for f in judge_kubelet(traits, shares_devices=shares_devices) if f.severity is not OK]
+    capabilities = replace(REGISTERED, dra_service="v1beta1.DRAPlugin")
+    (finding,) = [
+        f for f in judge_kubelet(capabilities, shares_devices=shares_devices) if f.severity is not OK
+    ]
     assert (finding.severity, finding.seen) == (severity, "calls v1beta1.DRAPlugin, which has no share IDs")
 
 
@@ -140,25 +142,25 @@ def test_an_old_dra_version_matters_only_where_devices_are_shared(
     ("health_service", "seen"), [("", "does not watch"), ("v1.DRAResourceHealth", "not now")]
 )
 def test_a_kubelet_without_health_is_a_note(health_service: str, seen: str) -> None:
-    traits = replace(REGISTERED, health_service=health_service, health_streams=0)
-    (finding,) = [f for f in judge_kubelet(traits, shares_devices=False) if f.severity is not OK]
+    capabilities = replace(REGISTERED, health_service=health_service, health_streams=0)
+    (finding,) = [f for f in judge_kubelet(capabilities, shares_devices=False) if f.severity is not OK]
     assert finding.severity is NOTE
     assert seen in finding.seen
 
 
 def test_traits_follow_the_kubelets_calls() -> None:
     times = iter(range(1, 100))
-    peer = KubeletPeer(lambda: float(next(times)))
-    assert peer.traits == KubeletTraits()
+    peer = KubeletObserver(lambda: float(next(times)))
+    assert peer.capabilities == KubeletCapabilities()
     peer.asked()
-    peer.told(registered=False, error="no")
-    assert (peer.traits.registered, peer.traits.registration_error) == (False, "no")
-    peer.told(registered=True, error="")
+    peer.notified(registered=False, error="no")
+    assert (peer.capabilities.registered, peer.capabilities.registration_error) == (False, "no")
+    peer.notified(registered=True, error="")
     peer.prepares("v1.DRAPlugin")
     peer.unprepares("v1beta1.DRAPlugin")
     with peer.watches_health("v1.DRAResourceHealth"), peer.watches_health("v1alpha1.DRAResourceHealth"):
-        assert peer.traits.health_streams == 2
-    assert peer.traits == KubeletTraits(
+        assert peer.capabilities.health_streams == 2
+    assert peer.capabilities == KubeletCapabilities(
         asked_at=1.0,
         registered=True,
         registered_at=3.0,
@@ -168,9 +170,9 @@ def test_traits_follow_the_kubelets_calls() -> None:
         health_service="v1alpha1.DRAResourceHealth",
         health_opened_at=7.0,
     )
-    peer.forgot()
-    assert (peer.traits.registered, peer.traits.registered_at) == (None, None)
-    assert peer.traits.dra_service == "v1beta1.DRAPlugin"
+    peer.reset()
+    assert (peer.capabilities.registered, peer.capabilities.registered_at) == (None, None)
+    assert peer.capabilities.dra_service == "v1beta1.DRAPlugin"
 
 
 # The runtime
@@ -188,7 +190,7 @@ def test_a_runtime_that_says_everything_is_fine() -> None:
 
 
 def test_a_runtime_that_never_came_is_a_problem() -> None:
-    (finding,) = judge_runtime(RuntimeTraits(), 1.5)
+    (finding,) = judge_runtime(RuntimeCapabilities(), 1.5)
     assert finding.severity is PROBLEM
     assert "--nri-socket" in finding.fix
 
@@ -201,11 +203,11 @@ def test_a_runtime_that_waits_less_than_a_hook_may_take_is_a_warning() -> None:
 
 
 def test_what_a_runtime_has_not_shown_is_a_note() -> None:
-    assert severities(judge_runtime(RuntimeTraits("cri-o", "1.34"), 1.5)) == {OK, NOTE}
+    assert severities(judge_runtime(RuntimeCapabilities("cri-o", "1.34"), 1.5)) == {OK, NOTE}
 
 
 def test_a_runtime_that_does_not_tell_its_timeout_is_believed_with_a_warning() -> None:
-    judged = judge_runtime(RuntimeTraits("containerd", "1.7.24"), 10.0)
+    judged = judge_runtime(RuntimeCapabilities("containerd", "1.7.24"), 10.0)
     (finding,) = [f for f in judged if f.severity is WARNING]
     assert "plugin_request_timeout of the runtime is above 10 s" in finding.fix
 
@@ -253,16 +255,16 @@ def test_gpus_are_said_to_be_whose_they_are() -> None:
 class Peer:
     """Stands for a part of the driver."""
 
-    def __init__(self, *, features: Any = None, traits: Any = None) -> None:
+    def __init__(self, *, features: Any = None, capabilities: Any = None) -> None:
         self.features = features
-        self.traits = traits
+        self.capabilities = capabilities
 
 
 FEATURES = Features(
     Settings(),
     Peer(features=all_of(Support.DROPPED)),
-    Peer(traits=REGISTERED),
-    Peer(traits=CONNECTED),
+    Peer(capabilities=REGISTERED),
+    Peer(capabilities=CONNECTED),
 )
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.lists import Snapshot
-from dranet.cluster.node_slices import MAX_SLICES, NodeDevices
+from dranet.cluster.nodes import MAX_SLICES, NodeDevices
+from dranet.cluster.watch import Snapshot
 from dranet.driver.gpus.servers import (
     PATIENCE_SECONDS,
     TOO_MANY,

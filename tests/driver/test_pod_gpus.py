@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dranet.cluster.node_slices import NodeDevice, NodeDevices
+from dranet.cluster.nodes import NodeDevice, NodeDevices
 from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, PodGpus
 from dranet.driver.publish import View

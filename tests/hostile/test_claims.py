@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.kubelet.claim_refs import NAME_MAX_CHARACTERS, UID_MAX_CHARACTERS, sort_refs
+from dranet.kubelet.plugin import NAME_MAX_CHARACTERS, UID_MAX_CHARACTERS, sort_refs
 from dranet.model.claim import ClaimRef
 from testbed.cluster import DRIVER_NAME, NAMESPACE
 from tests.contract.driver_node import NIC, DrivenNode, Result

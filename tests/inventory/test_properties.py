@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.cluster.client import JsonObject
-from dranet.cluster.slice_content import build_pages
-from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
+from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
 from dranet.desk.kubeapi.kinds import RESOURCE_SLICES
 from dranet.desk.kubeapi.validation import validate
 from dranet.inventory.build import build_devices

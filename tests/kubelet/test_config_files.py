@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dranet.cli.doctor.kubelet_config import read_device_plugins, read_kubelet_config
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.kubelet.config_files import read_device_plugins, read_kubelet_config
 
 CONFIG = """apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kubelet import folder as folder_module
-from dranet.kubelet.folder import FolderWatch
+from dranet.kubelet import sockets
+from dranet.kubelet.sockets import FolderWatch
 
 SOON = 15.0
 """Far below the 30 s after which the watch returns by itself."""
@@ -70,7 +70,7 @@ async def test_nothing_changed_means_no_wake_up(kubelet_root: Path) -> None:
 async def test_a_missing_folder_falls_back_to_time(
     kubelet_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(sockets, "POLL_SECONDS", 0.01)
     with FolderWatch(kubelet_root / "missing") as watch:
         await asyncio.wait_for(watch.wait_changed(), SOON)
 

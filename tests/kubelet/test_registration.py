@@ -16,7 +16,7 @@ import pytest
 from google.protobuf.message import Message
 
 from dranet.errors import SettingsError
-from dranet.kubelet.registration import RegistrationServer
+from dranet.kubelet.kubelet_plugin import RegistrationServer
 from dranet.pb import registration_pb2 as pb
 
 pytestmark = pytest.mark.socket

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.cli.doctor.runtime_config import parse_duration, read_runtime_config
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import RuntimeConfig
-from dranet.runtime.config_files import parse_duration, read_runtime_config
 
 
 def read(root: Path, **files: str) -> RuntimeConfig | None:

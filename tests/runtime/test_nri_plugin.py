@@ -31,8 +31,8 @@ from dranet.model.sandbox import (
     Rlimit,
 )
 from dranet.pb import nri_pb2, ttrpc_pb2
+from dranet.runtime.capabilities import EventForm, RuntimeCapabilities
 from dranet.runtime.nri import NriListeners, NriPlugin, backoff_delays
-from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.wire.mux import ConnectionLost, encode_message
 from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
 from tests.runtime.nri_peer import (
@@ -267,23 +267,23 @@ def test_a_container_is_told_with_the_devices_that_plugins_before_us_add(
 
 
 def test_traits_are_what_the_runtime_has_shown(plugin: NriPlugin, listener: Socket) -> None:
-    assert plugin.traits == RuntimeTraits()
+    assert plugin.capabilities == RuntimeCapabilities()
     link = listener.admit()
-    introduced = RuntimeTraits("containerd", "2.1.9", 2.0)
-    assert plugin.traits == introduced
+    introduced = RuntimeCapabilities("containerd", "2.1.9", 2.0)
+    assert plugin.capabilities == introduced
     link.state_change(RUN, pod_message())
-    assert plugin.traits == replace(introduced, event_form=EventForm.STATE_CHANGE)
+    assert plugin.capabilities == replace(introduced, event_form=EventForm.STATE_CHANGE)
     link.call("RunPodSandbox", nri_pb2.PodSandboxRequest(pod=pod_message()))
-    assert plugin.traits == replace(introduced, event_form=EventForm.OWN_CALL)
+    assert plugin.capabilities == replace(introduced, event_form=EventForm.OWN_CALL)
     link.create_container()
-    assert plugin.traits == replace(introduced, event_form=EventForm.OWN_CALL, shows_our_mounts=True)
+    assert plugin.capabilities == replace(introduced, event_form=EventForm.OWN_CALL, shows_our_mounts=True)
     link.close()
     later = listener.accept()
     later.wait_registered()
-    assert plugin.traits.shows_our_mounts, "of the last connection until the next one has begun"
+    assert plugin.capabilities.shows_our_mounts, "of the last connection until the next one has begun"
     later.send_configure(request_timeout=0)
     later.wait_configured()
-    assert plugin.traits == RuntimeTraits("containerd", "2.1.9", None)
+    assert plugin.capabilities == RuntimeCapabilities("containerd", "2.1.9", None)
 
 
 def test_an_adjustment_of_more_than_4096_bytes_arrives_whole(link: Link, hooks: RecordingHooks) -> None:

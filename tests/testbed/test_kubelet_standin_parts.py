@@ -18,8 +18,8 @@ import grpc.aio
 import pytest
 
 from dranet.errors import ProtocolError
-from dranet.kubelet.folder import FolderWatch
 from dranet.kubelet.pod_resources import PodDevices, PodResources
+from dranet.kubelet.sockets import FolderWatch
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.pb import health_v1_pb2, registration_pb2
 from testbed.kubelet.claims import pick_cdi_ids

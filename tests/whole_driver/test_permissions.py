@@ -12,12 +12,11 @@ import yaml
 from kubernetes_validate.utils import validate
 
 from dranet.cluster import paths
-from dranet.cluster.claims import apply_device_statuses
+from dranet.cluster.claims import apply_device_statuses, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.events import NORMAL, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
-from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import SlicePublisher
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef, PodRef

@@ -10,12 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from dranet.cluster import paths, permissions
-from dranet.cluster.access import Denied, fetch_denied
+from dranet.cluster.capabilities import ask_capabilities
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.features import ask_features
-from dranet.cluster.lists import fetch_snapshot
-from dranet.cluster.node_slices import NodeDevices
-from dranet.cluster.nodes import parse_resources
+from dranet.cluster.nodes import NodeDevices, parse_resources
+from dranet.cluster.reviews import Denied, fetch_denied
+from dranet.cluster.watch import fetch_snapshot
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.driver.executor import DriverExecutor
 from dranet.driver.features import judge_api
@@ -162,7 +161,7 @@ def judge_denied(denied: Iterable[Denied]) -> list[Finding]:
 
 async def _judge_features(client: ApiClient, settings: Settings) -> list[Finding]:
     try:
-        features = await ask_features(client, settings.driver_name, settings.node_name)
+        features = await ask_capabilities(client, settings.driver_name, settings.node_name)
     except DranetError as error:
         seen = f"the optional fields of slices cannot be asked for: {error.message}"
         return [Finding(API, Severity.NOTE, seen, id=API_FIELD)]

@@ -14,8 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.cli.doctor.cluster import ask_cluster_with_deadline, not_asked
+from dranet.cli.doctor.kubelet_config import read_device_plugins, read_kubelet_config
 from dranet.cli.doctor.places import judge_places, judge_rights, rights_elsewhere
 from dranet.cli.doctor.running import ask_running_driver, no_answer
+from dranet.cli.doctor.runtime_config import read_runtime_config
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
 from dranet.driver.captured import CapturedFacts
@@ -26,12 +28,10 @@ from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.host_checks.read import find_root, read_host_facts
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.kubelet.config_files import read_device_plugins, read_kubelet_config
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.findings import PATIENCE, Finding, Severity, ok
 from dranet.model.host_facts import HostFacts
-from dranet.runtime.config_files import read_runtime_config
 from dranet.settings import Settings
 from dranet.view.policy import load_policy
 

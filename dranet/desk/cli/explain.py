@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dranet.cluster.slice_content import device_to_json
+from dranet.cluster.slice_plan import device_to_json
 from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.subject import (
     Subject,

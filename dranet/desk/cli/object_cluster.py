@@ -12,7 +12,7 @@ from typing import Any
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credential_program import run_credential_program
-from dranet.cluster.lists import fetch_snapshot
+from dranet.cluster.watch import fetch_snapshot
 from dranet.errors import ClusterError, Reason, SettingsError
 
 _COLLECTIONS: Mapping[str, Callable[[str], str]] = {

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from dranet.cluster.node_slices import NodeDevice
+from dranet.cluster.nodes import NodeDevice
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.findings import Finding, Severity

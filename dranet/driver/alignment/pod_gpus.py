@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.cluster.node_slices import Key, NodeDevice, NodeDevices
+from dranet.cluster.nodes import Key, NodeDevice, NodeDevices
 from dranet.driver.alignment.observations import (
     ContainerObservation,
     GpuMatch,

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from dranet.cluster.node_slices import NodeDevices
+from dranet.cluster.nodes import NodeDevices
 from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.verdicts import Verdicts
 from dranet.errors import DranetError, Reason

@@ -27,8 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from dranet import files
-from dranet.cluster.node_slices import NodeDevices
-from dranet.cluster.nodes import NodeView
+from dranet.cluster.nodes import NodeDevices, NodeView
 from dranet.errors import ClusterError, DranetError
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus, find_servers
 from dranet.model.facts import Gpu

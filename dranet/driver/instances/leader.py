@@ -26,8 +26,8 @@ from pathlib import Path
 from dranet.driver.instances.members import Members
 from dranet.driver.reports.reporter import Reporter
 from dranet.failpoints import Failpoint, reached
-from dranet.kubelet.folder import FolderWatch
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
+from dranet.kubelet.sockets import FolderWatch
 from dranet.locks import FileLock
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import HandoverMetrics

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dranet.driver.instances.members import FOLDER, list_living
 from dranet.errors import HookDeadlineError, KernelError, Reason
-from dranet.kubelet.claim_locks import ClaimLocks
+from dranet.kubelet.plugin import ClaimLocks
 from dranet.locks import FileLock, NamedLocks
 
 CLOSE_SECONDS = 5.0

@@ -21,10 +21,10 @@ from dranet.cli.doctor.cluster import judge_denied, parse_node
 from dranet.cli.doctor.places import judge_places
 from dranet.cli.doctor.running import ask_running_driver
 from dranet.cluster import paths
-from dranet.cluster.access import ACCESS_REVIEWS, Denied
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
+from dranet.cluster.reviews import ACCESS_REVIEWS, Denied
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.driver.probes.server import PartState, PortContent, ProbeServer
 from dranet.model.findings import Finding, Severity, ok

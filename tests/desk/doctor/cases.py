@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from dranet.cluster.node_slices import NodeDevice
+from dranet.cluster.nodes import NodeDevice
 from dranet.desk.doctor.checks import DevicePlugin, Surroundings
 from dranet.model.findings import Severity
 from dranet.model.host_facts import (

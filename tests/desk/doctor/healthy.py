@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dranet.cluster.node_slices import NodeDevice
+from dranet.cluster.nodes import NodeDevice
 from dranet.desk.doctor.checks import ClusterFacts, Surroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import (

@@ -13,20 +13,20 @@ from dranet.cli.doctor.cluster import judge_denied
 from dranet.cli.doctor.examine import find_shown
 from dranet.cli.doctor.places import judge_places
 from dranet.cli.doctor.running import no_answer, parse_running
-from dranet.cluster.access import Denied
-from dranet.cluster.features import ApiFeatures, Support
+from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.permissions import PERMISSIONS
-from dranet.cluster.slice_fields import Feature
+from dranet.cluster.reviews import Denied
+from dranet.cluster.slice_plan import Feature
 from dranet.desk.doctor.catalogue import CHECKS, ENTRIES, list_entries, run_checks
 from dranet.desk.doctor.checks import Surroundings
 from dranet.desk.doctor.pcie import compute_roce_mtu
 from dranet.desk.doctor.rdma import find_ports_between, find_redirecting
 from dranet.driver.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
 from dranet.inventory.served_gpus import ServedGpus
-from dranet.kubelet.peer import KubeletTraits
+from dranet.kubelet.capabilities import KubeletCapabilities
 from dranet.model.findings import Finding, Severity
 from dranet.model.host_facts import FlowFacts
-from dranet.runtime.traits import RuntimeTraits
+from dranet.runtime.capabilities import RuntimeCapabilities
 from dranet.settings import PublishGpus, Settings
 from tests.desk.doctor.cases import CASES
 from tests.desk.doctor.healthy import (
@@ -167,22 +167,24 @@ def test_amd_gpus_give_their_memory_by_themselves() -> None:
 # What is not judged from facts of the node has ids, too.
 
 TRAITS = (
-    KubeletTraits(),
-    KubeletTraits(registered=False, registration_error="no"),
-    KubeletTraits(registered=True, dra_service="v1beta1.DRAPlugin", health_service="v1.DRAResourceHealth"),
+    KubeletCapabilities(),
+    KubeletCapabilities(registered=False, registration_error="no"),
+    KubeletCapabilities(
+        registered=True, dra_service="v1beta1.DRAPlugin", health_service="v1.DRAResourceHealth"
+    ),
 )
 
 
 def list_told(tmp_path: Path) -> list[Finding]:
     settings = Settings(state_dir=tmp_path / "none", cdi_dir=tmp_path, nri_socket=tmp_path / "nri.sock")
     always = Settings(publish_gpus=PublishGpus.ALWAYS)
-    runtimes = (RuntimeTraits(), RuntimeTraits(name="containerd", request_timeout_seconds=1.0))
+    runtimes = (RuntimeCapabilities(), RuntimeCapabilities(name="containerd", request_timeout_seconds=1.0))
     page = {"parts": [{"name": "slices", "ready": False, "detail": "no"}], "features": []}
     return [
         *judge_api(None, settings),
-        *judge_api(ApiFeatures(dict.fromkeys(Feature, Support.REFUSED)), settings),
-        *(finding for traits in TRAITS for finding in judge_kubelet(traits, shares_devices=True)),
-        *(finding for traits in runtimes for finding in judge_runtime(traits, 1.5)),
+        *judge_api(ApiCapabilities(dict.fromkeys(Feature, Support.REFUSED)), settings),
+        *(finding for capabilities in TRAITS for finding in judge_kubelet(capabilities, shares_devices=True)),
+        *(finding for capabilities in runtimes for finding in judge_runtime(capabilities, 1.5)),
         *judge_gpus(settings, ServedGpus()),
         *judge_gpus(always, ServedGpus()),
         *judge_places(settings),
@@ -212,7 +214,7 @@ FILES = {
 
 @pytest.mark.parametrize("id_", sorted(FILES))
 def test_what_the_running_driver_has_seen_counts_for_more_than_a_file(id_: str) -> None:
-    works = RuntimeTraits("containerd", "2.1.4", 1.7, shows_our_mounts=True)
+    works = RuntimeCapabilities("containerd", "2.1.4", 1.7, shows_our_mounts=True)
     shown = find_shown(judge_runtime(works, 1.5))
     for surroundings, severity, _ in CASES[id_]:
         if (id_, severity) == ("runtime-old", Severity.PROBLEM):
@@ -221,8 +223,8 @@ def test_what_the_running_driver_has_seen_counts_for_more_than_a_file(id_: str) 
 
 
 def test_that_it_does_not_know_how_long_the_runtime_waits_is_no_word_of_its_own() -> None:
-    assert "runtime-patience" not in find_shown(judge_runtime(RuntimeTraits("containerd"), 1.5))
-    assert "runtime-patience" in find_shown(judge_runtime(RuntimeTraits("containerd", "", 1.0), 1.5))
+    assert "runtime-patience" not in find_shown(judge_runtime(RuntimeCapabilities("containerd"), 1.5))
+    assert "runtime-patience" in find_shown(judge_runtime(RuntimeCapabilities("containerd", "", 1.0), 1.5))
 
 
 def rails_amiss(seen: Surroundings) -> set[str]:

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from dranet.cluster.features import Feature
-from dranet.cluster.slice_fields import withhold
+from dranet.cluster.slice_plan import Feature, withhold
 from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
 from tests.data.layouts import LAYOUTS
 from tests.desk.scheduler.cases import EVERYTHING, NAMESPACE, Json

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from dranet.cluster.slice_content import build_pages
+from dranet.cluster.slice_plan import build_pages
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices

@@ -1,7 +1,7 @@
 """The configuration files of containerd and CRI-O, read for ``dranet doctor``: NRI and CDI.
 
 The files say what was written there, not what the running process took: that is shown by what it calls
-(``runtime/traits.py``). Only their own words are taken; defaults differ between versions.
+(``runtime/capabilities.py``). Only their own words are taken; defaults differ between versions.
 """
 
 from __future__ import annotations

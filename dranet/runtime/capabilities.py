@@ -15,7 +15,7 @@ class EventForm(StrEnum):
     OWN_CALL = "a call for each event"
 
 
-class RuntimeTraits(Struct, frozen=True):
+class RuntimeCapabilities(Struct, frozen=True):
     """Of the runtime at the other end of the present connection, or of the last one."""
 
     name: str = ""

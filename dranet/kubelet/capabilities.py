@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class KubeletTraits(Struct, frozen=True):
+class KubeletCapabilities(Struct, frozen=True):
     """Observed so far. Times are unix seconds, ``None``: it never happened; services are named as advertised
     at registration, empty: none yet."""
 
@@ -38,45 +38,45 @@ class KubeletTraits(Struct, frozen=True):
     health_opened_at: float | None = None
 
 
-class KubeletPeer:
-    """Collects :class:`KubeletTraits`. For the event loop alone; ``clock`` gives unix seconds."""
+class KubeletObserver:
+    """Collects :class:`KubeletCapabilities`. For the event loop alone; ``clock`` gives unix seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._traits = KubeletTraits()
+        self._seen = KubeletCapabilities()
         self._health_streams = 0
 
     @property
-    def traits(self) -> KubeletTraits:
+    def capabilities(self) -> KubeletCapabilities:
         """All that was seen until now."""
-        return replace(self._traits, health_streams=self._health_streams)
+        return replace(self._seen, health_streams=self._health_streams)
 
     def asked(self) -> None:
         """``GetInfo``."""
-        self._traits = replace(self._traits, asked_at=self._clock())
+        self._seen = replace(self._seen, asked_at=self._clock())
 
-    def told(self, *, registered: bool, error: str) -> None:
+    def notified(self, *, registered: bool, error: str) -> None:
         """``NotifyRegistrationStatus``."""
-        self._traits = replace(
-            self._traits, registered=registered, registered_at=self._clock(), registration_error=error
+        self._seen = replace(
+            self._seen, registered=registered, registered_at=self._clock(), registration_error=error
         )
 
-    def forgot(self) -> None:
+    def reset(self) -> None:
         """Our registration socket was made anew: what the kubelet thinks of it is not known yet."""
-        self._traits = replace(self._traits, registered=None, registered_at=None, registration_error="")
+        self._seen = replace(self._seen, registered=None, registered_at=None, registration_error="")
 
     def prepares(self, service: str) -> None:
         """``NodePrepareResources`` with at least one claim."""
-        self._traits = replace(self._traits, dra_service=service, prepared_at=self._clock())
+        self._seen = replace(self._seen, dra_service=service, prepared_at=self._clock())
 
     def unprepares(self, service: str) -> None:
         """``NodeUnprepareResources`` with at least one claim."""
-        self._traits = replace(self._traits, dra_service=service, unprepared_at=self._clock())
+        self._seen = replace(self._seen, dra_service=service, unprepared_at=self._clock())
 
     @contextmanager
     def watches_health(self, service: str) -> Iterator[None]:
         """One ``NodeWatchResources`` stream, while it is open."""
-        self._traits = replace(self._traits, health_service=service, health_opened_at=self._clock())
+        self._seen = replace(self._seen, health_service=service, health_opened_at=self._clock())
         self._health_streams += 1
         try:
             yield
