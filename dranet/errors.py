@@ -1,7 +1,7 @@
-"""What can go wrong, named by who must act.
+"""Errors, named by the party that must act.
 
 One ``reason`` is at once the condition reason, the Event reason and the metric label, so it comes
-from a closed list. ``hint`` says how to mend it. A third-party exception is mapped once, in the room
+from a closed list. ``hint`` is the fix. A third-party exception is mapped once, in the room
 that owns the library, and chained with ``from``; anything that is not a ``DranetError`` is our bug.
 """
 
@@ -23,7 +23,7 @@ class Reason(StrEnum):
     DEVICE_NOT_FOUND = "DeviceNotFound"
     DEVICE_BUSY = "DeviceBusy"
     DEVICE_IS_UPLINK = "DeviceIsUplink"
-    DEVICE_HELD_BACK = "DeviceHeldBack"
+    DEVICE_EXCLUDED = "DeviceHeldBack"
     ATTACH_FAILED = "AttachFailed"
     DETACH_FAILED = "DetachFailed"
     HOOK_DEADLINE_EXCEEDED = "HookDeadlineExceeded"
@@ -49,8 +49,8 @@ class Reason(StrEnum):
 class DranetError(Exception):
     """Base of every error this driver names.
 
-    ``message`` says what and why, ``hint`` (may be empty) says the mend, ``retryable`` whether the
-    same call may succeed later without anybody acting.
+    ``message`` is what failed and why, ``hint`` (may be empty) the fix, ``retryable`` whether the same call
+    may succeed later without a change by anyone.
     """
 
     default_reason = Reason.PROTOCOL_ERROR
@@ -135,8 +135,8 @@ class HookDeadlineError(KernelError):
 class ClusterError(DranetError):
     """The API server: unavailable, conflict, forbidden, not found.
 
-    ``status`` is the HTTP code, 0 where there was no answer. ``retry_after_seconds`` is how long the server
-    asked to be left alone (``Retry-After``), 0 where it did not say.
+    ``status`` is the HTTP code, 0 without an answer. ``retry_after_seconds`` is the server's ``Retry-After``,
+    0 without one.
     """
 
     default_reason = Reason.API_UNAVAILABLE
@@ -157,7 +157,7 @@ class ClusterError(DranetError):
 
 
 class ProtocolError(DranetError):
-    """A peer (kubelet, container runtime, API server) said something impossible."""
+    """A peer (kubelet, container runtime, API server) violated the protocol."""
 
     default_reason = Reason.PROTOCOL_ERROR
 

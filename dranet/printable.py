@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """``text`` with every character that could move the cursor, or is none, as an escape: ``\\x1b``.
+    """Escape every character of ``text`` that is not printable or could move the cursor: ``\\x1b``.
 
     The kernel lets an interface name hold any byte but white space, ``/`` and ``:``.
     """

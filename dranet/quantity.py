@@ -1,8 +1,8 @@
 """Kubernetes quantities by value: ``1024Mi`` is ``1Gi``, ``0.5`` is ``500m``.
 
-API servers rewrite a quantity in their own canonical spelling, so text that differs says nothing. The value
-is what a server makes of the text (``k8s.io/apimachinery/pkg/api/resource``): rounded away from zero to a
-billionth, and cut to what a 64-bit integer holds. All arithmetic is on integers, hence exact.
+API servers rewrite a quantity in their own canonical spelling, so different text may be an equal amount. The
+value is what a server makes of the text (``k8s.io/apimachinery/pkg/api/resource``): rounded away from zero to
+a billionth, and cut to what a 64-bit integer holds. All arithmetic is on integers, hence exact.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_quantity(text: str) -> int:
 
 def normalize_quantity(value: object) -> int | str:
     """Something to compare by: equal for two spellings of one amount. JSON has quantities as text or as
-    numbers; what is none stays its text."""
+    numbers; anything else stays its text."""
     text = str(value)
     try:
         return parse_quantity(text)

@@ -23,15 +23,15 @@ from dranet.errors import SettingsError
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
 _DRIVER_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""A DNS subdomain that begins with a letter: it is the vendor of our CDI devices, too."""
+"""A DNS subdomain that begins with a letter, because it is also the vendor of our CDI devices."""
 
 _POD_UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
-"""A UUID; of a static pod it is a hash without hyphens."""
+"""A UUID; a static pod has a hash without hyphens."""
 
 _LINK_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,14}")
 
 _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT)(_|$)")
-"""Names that Kubernetes injects by itself beside a Service whose name starts with ``dranet``."""
+"""Names that Kubernetes itself injects for a Service whose name starts with ``dranet``."""
 
 
 class LogFormat(StrEnum):
@@ -50,19 +50,19 @@ class PublishGpus(StrEnum):
     """Whether GPUs are devices of this driver."""
 
     AUTO = "auto"
-    """Where nobody else gives them to pods on this node."""
+    """If no other program gives them to pods on this node."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 class NodePage(StrEnum):
-    """Who sees the page of the node."""
+    """Clients that may see the status page."""
 
     LOCALHOST = "localhost"
-    """Who comes from the node itself, as `kubectl port-forward` does."""
+    """Connections from the node itself, such as those of `kubectl port-forward`."""
     OFF = "off"
     ALL = "all"
-    """Whoever reaches the port and may read it."""
+    """All that reach the port and may read it."""
 
 
 class Authentication(StrEnum):
@@ -75,13 +75,13 @@ class Authentication(StrEnum):
 
 
 class DeviceMetrics(StrEnum):
-    """What ``/metrics`` tells beside the driver's own."""
+    """Metrics of devices in ``/metrics``."""
 
     OFF = "off"
     DEVICES = "devices"
-    """Series by device: as many as the node has hardware, whoever has it."""
+    """Series by device, for all hardware of the node."""
     PODS = "pods"
-    """And series with the names of pods and claims, of those that are on the node now."""
+    """Also series with the names of the pods and claims that are on the node now."""
 
 
 class HealthTaints(StrEnum):
@@ -94,7 +94,8 @@ class HealthTaints(StrEnum):
 
 
 Accept = Callable[[object], Any]
-"""Turns a value (text, or what a file holds) into a setting's own type; ValueError says what it must be."""
+"""Turns a value (text, or what a file holds) into a setting's own type; the text of a ValueError is the
+rule."""
 
 
 def _text(value: object) -> str:
@@ -253,17 +254,17 @@ class Settings(Struct, frozen=True):
         Seconds(0.1, 30),
         "how long an NRI hook waits for the kernel before it answers; the attach goes on behind the answer, "
         "and containers wait for it. Never more than 85 % of the runtime's plugin_request_timeout (2 s by "
-        "default), beyond which the pod starts without us; a runtime that does not tell its timeout "
+        "default), beyond which the pod starts without us; a runtime that does not report its timeout "
         "(containerd 1.7) is believed to wait long enough",
     )
     bind_address: str = _setting(
-        ":9177", _address, "HOST:PORT of /metrics, /healthz, /readyz and the page of the node"
+        ":9177", _address, "HOST:PORT of /metrics, /healthz, /readyz and the status page"
     )
     node_page: NodePage = _setting(
         NodePage.LOCALHOST,
         OneOf(NodePage),
-        "who sees the page of the node: localhost (from the node itself, and by kubectl port-forward), off, "
-        "or all who reach the port and may read it",
+        "clients that see the status page: localhost (from the node itself, and by kubectl port-forward), "
+        "off, or all who reach the port and may read it",
     )
     metrics_tls_cert: Path | None = _setting(
         None,
@@ -278,7 +279,7 @@ class Settings(Struct, frozen=True):
         Authentication.NONE,
         OneOf(Authentication),
         "how callers of the port show who they are, /healthz and the plain /readyz excepted: none, "
-        "kubernetes (bearer token; the API server says whether its user may get the path) or "
+        "kubernetes (bearer token; the API server decides whether its user may get the path) or "
         "client-certificate (signed by metrics_client_ca); both need TLS",
     )
     metrics_client_ca: Path | None = _setting(
@@ -290,14 +291,14 @@ class Settings(Struct, frozen=True):
     device_metrics: DeviceMetrics = _setting(
         DeviceMetrics.PODS,
         OneOf(DeviceMetrics),
-        "what /metrics tells of devices: off, devices (series by device), or pods (and series with the names "
+        "series of devices in /metrics: off, devices (series by device), or pods (and series with the names "
         "of the pods and claims that have them now)",
     )
     ready_file: Path | None = _setting(
         None,
         _absolute_path_or_none,
         "a file in a volume of this pod alone that exists while the driver is ready, for a readiness probe "
-        "(exec: dranet ready FILE) that an overlapping instance cannot answer; empty is none",
+        "(exec: dranet ready FILE) that an overlapping instance cannot answer; empty: no file",
     )
     sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
     procfs_root: Path = _setting(Path("/proc"), _absolute_path, "where procfs is mounted")
@@ -323,14 +324,14 @@ class Settings(Struct, frozen=True):
         _text,
         "CEL expression that a device must match to be offered, e.g. "
         'device.attributes["dra.net"].?type.orValue("") != "vlan"; DraNet\'s form '
-        '(attributes["dra.net/type"].StringValue) works, too; empty offers all that is safe',
+        '(attributes["dra.net/type"].StringValue) also works; empty offers all that is safe',
     )
     shared_devices: str = _setting(
         "",
         _text,
         "CEL expression: network interfaces that it matches may be held by several claims at once, each "
         "with a macvlan, ipvlan or VLAN on top; needs the cluster's feature gate DRAConsumableCapacity; "
-        "empty is none",
+        "empty: none is shared",
     )
     attributes_file: Path | None = _setting(
         None,
@@ -363,13 +364,13 @@ class Settings(Struct, frozen=True):
         PublishGpus.AUTO,
         OneOf(PublishGpus),
         "publish GPUs as devices of this driver: auto (where no DRA driver and no device plugin of the "
-        "vendor serves this node), always or never; in any case NICs say which GPUs are near",
+        "vendor serves this node), always or never; in any case NICs publish which GPUs are near",
     )
     gpu_return_seconds: float = _setting(
         300.0,
         Seconds(0),
-        "with publish_gpus auto: GPUs that somebody else served, or may yet serve after a boot, are "
-        "offered when nobody has for so long; longer than an update of the vendor's driver takes",
+        "with publish_gpus auto: GPUs that another program served, or may yet serve after a boot, are "
+        "offered after this time without one; longer than an update of the vendor's driver takes",
     )
     vendor_cdi_dirs: tuple[Path, ...] = _setting(
         (Path("/etc/cdi"), Path("/var/run/cdi")),
@@ -399,17 +400,17 @@ class Settings(Struct, frozen=True):
         "out), NoSchedule, or NoExecute, which also ends the pod that has it; lesser faults are only shown",
     )
     health_raise_seconds: float = _setting(
-        10.0, Seconds(0, 3600), "a fault of a device counts when it has lasted for so long"
+        10.0, Seconds(0, 3600), "how long a fault must persist before the device is reported unhealthy"
     )
     health_training_seconds: float = _setting(
         60.0,
         Seconds(0, 3600),
-        "a link that was switched on, or moved into a pod or out of it, may take so long until it works",
+        "how long a link may take to work after it was switched on, or moved into a pod or out of it",
     )
     health_clear_seconds: float = _setting(
         60.0,
         Seconds(1, 3600),
-        "a fault is cleared when it has been gone for so long; up to sixteen times longer if it comes back",
+        "how long a fault must be gone before it is cleared; up to sixteen times longer if it comes back",
     )
     health_ignore: tuple[str, ...] = _setting(
         (),
@@ -434,17 +435,17 @@ class Settings(Struct, frozen=True):
 
     @property
     def dra_socket(self) -> Path:
-        """Of this instance, where the kubelet calls it."""
+        """The DRA socket of this instance, which the kubelet calls."""
         return self.sockets_of(self.pod_uid)[0]
 
     @property
     def pod_resources_socket(self) -> Path:
-        """Where the kubelet tells what it gave to pods."""
+        """The kubelet's PodResources socket."""
         return self.kubelet_root / "pod-resources" / "kubelet.sock"
 
     @property
     def registration_socket(self) -> Path:
-        """Of this instance, where the kubelet finds it."""
+        """The registration socket of this instance, which the kubelet finds."""
         return self.sockets_of(self.pod_uid)[1]
 
     def sockets_of(self, pod_uid: str) -> tuple[Path, Path]:
@@ -497,25 +498,25 @@ def load_settings(
     Raises:
         SettingsError: every bad key at once, each with where it came from and why.
     """
-    given: dict[str, tuple[str, object]] = {}
+    inputs: dict[str, tuple[str, object]] = {}
     for name, value in (_read_file(file) if file else {}).items():
-        given[name] = (f"{name} in file {file}", value)
+        inputs[name] = (f"{name} in file {file}", value)
     names = {declaration.environment: name for name, declaration in DECLARATIONS.items()}
     for key, value in environment.items():
         if key.startswith("DRANET_") and not _SERVICE_LINK.match(key):
-            given[names.get(key, key)] = (key, value)
+            inputs[names.get(key, key)] = (key, value)
     for name, value in flags.items():
-        given[name] = (flag_name(name), value)
-    settings = _build(given)
+        inputs[name] = (flag_name(name), value)
+    settings = _build(inputs)
     _check_socket_paths(settings)
     _check_port(settings)
     return settings
 
 
-def _build(given: Mapping[str, tuple[str, object]]) -> Settings:
+def _build(inputs: Mapping[str, tuple[str, object]]) -> Settings:
     accepted: dict[str, Any] = {}
     problems: list[str] = []
-    for name, (spelling, value) in given.items():
+    for name, (spelling, value) in inputs.items():
         declaration = DECLARATIONS.get(name)
         if declaration is None:
             problems.append(f"{spelling}: unknown setting; {_suggest(name)}")
@@ -568,7 +569,7 @@ def _parse_yaml(path: Path, text: str) -> object:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise SettingsError(f"settings file {place}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is none of
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
         raise SettingsError(f"settings file {path}: not YAML: {error}") from error
 
 
@@ -593,16 +594,16 @@ def _check_port(settings: Settings) -> None:
     """What belongs together is given together."""
     has_tls = settings.metrics_tls_cert is not None
     if has_tls != (settings.metrics_tls_key is not None):
-        given, other = ("cert", "key") if has_tls else ("key", "cert")
+        present, other = ("cert", "key") if has_tls else ("key", "cert")
         raise SettingsError(
-            f"--metrics-tls-{given} without --metrics-tls-{other}",
+            f"--metrics-tls-{present} without --metrics-tls-{other}",
             hint="set both, as tls.crt and tls.key of one Secret, or neither",
         )
     way = settings.metrics_authentication
     if way is not Authentication.NONE and not has_tls:
         raise SettingsError(
             f"--metrics-authentication {way} without --metrics-tls-cert",
-            hint="set --metrics-tls-cert and --metrics-tls-key: who asks cannot be told without TLS",
+            hint="set --metrics-tls-cert and --metrics-tls-key: callers cannot be identified without TLS",
         )
     if (way is Authentication.CLIENT_CERTIFICATE) != (settings.metrics_client_ca is not None):
         raise SettingsError(

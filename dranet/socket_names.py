@@ -2,7 +2,7 @@
 
 Two instances on one node, as in a rolling update, must not meet at one path: each has names of its own, made
 from its pod's UID. A UNIX socket's path has a limit, so a hash stands for what does not fit; the name is the
-first whose full path fits. Pure: it is asked for the same paths by who judges the settings and by who binds.
+first whose full path fits. Pure: the check of the settings and the code that binds ask for the same paths.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def format_table(
 ) -> list[list[str]]:
     """Left-aligned columns, two spaces apart: the lines of the header, then those of each row.
 
-    A row that is too long continues below itself, indented: a last cell on its own wraps beside the others
+    A row that is too long continues below itself, indented: a last cell on its own wraps next to the others
     while that is readable; columns that do not fit at all come as further lines of every row.
     """
     table = [tuple(map(printable, row)) for row in (header, *rows)]
@@ -135,7 +135,7 @@ def _format_row(
 
 
 def _end_line(start: str, text: str, columns: int | None) -> list[str]:
-    """``start`` and the last cell of the line: beside it, wrapped beside it, or below it."""
+    """Append the last cell to ``start``: on the same line, wrapped next to it, or below it."""
     if columns is None or len(start) + len(text) <= columns:
         return [(start + text).rstrip()]
     room = columns - len(start)

@@ -51,8 +51,8 @@ def find_bad_literal(node: Node) -> str:
     """Why a cluster does not compile the expression; empty if it does."""
     if find_mixed_literal(node):
         return (
-            "a list or map has values of different types; an attribute may be of any type, and beside one "
-            "every other value takes dyn(...)"
+            "a list or map has values of different types; an attribute may be of any type, and next to "
+            "one every other value takes dyn(...)"
         )
     return _find_unreadable(node)
 
@@ -85,15 +85,15 @@ def check_handed_over(tree: Node) -> None:
     kept = [item for node in nodes if isinstance(node, Literal) for item in node.items]
     kept += [node.start for node in nodes if isinstance(node, Loop)]
     if any(map(_cannot_be_converted, kept)):
-        raise NotJudged(f"{_UNJUDGED}: an optional or a type in a list, beside functions of lists")
+        raise NotJudged(f"{_UNJUDGED}: an optional or a type in a list, together with functions of lists")
 
 
 def check_differences(tree: Node) -> None:
     """Refuse that in which Kubernetes and the engine differ.
 
-    A quantity that is written as a fraction (``1.5Gi``, ``1000m``) is no integer there, whatever it comes to;
-    a sum of quantities on the right of ``==`` is an error; a duration is told in milliseconds as a whole;
-    every domain is a field of ``device.attributes``.
+    A quantity that is written as a fraction (``1.5Gi``, ``1000m``) is never an integer there; a sum of
+    quantities on the right of ``==`` is an error; ``getMilliseconds`` returns a whole duration in
+    milliseconds; every domain is a field of ``device.attributes``.
 
     Raises:
         NotJudged: the expression has something of it.
@@ -109,9 +109,7 @@ def check_differences(tree: Node) -> None:
             case Call("quantity", (Const(str() as text),)) if asks_for_integer and not _WHOLE.fullmatch(text):
                 raise NotJudged(f"{_UNJUDGED}: whether {text!r}, no whole number, is an integer")
             case Select(Name("device.attributes" | "device.capacity"), _, True):
-                raise NotJudged(
-                    f'{_UNJUDGED}: has() of a domain by field; "domain" in device.attributes tells'
-                )
+                raise NotJudged(f'{_UNJUDGED}: has() of a domain by field; use "domain" in device.attributes')
 
 
 def _cannot_be_converted(node: Node) -> bool:
@@ -147,7 +145,7 @@ def _can_be_read(function: str, text: str) -> bool:
 
 @cache
 def _programs() -> dict[str, Any]:
-    """What the engine itself says of a text."""
+    """Compile the programs by which the engine itself checks a text."""
     cel: Any = import_module("cel_expr_python.cel")
     env = cel.NewEnv(variables={"text": cel.Type.STRING})
     expressions = {name: f"{name}(text)" for name in _CONVERSIONS} | {"matches": "''.matches(text)"}
@@ -162,7 +160,7 @@ _MOST_ITERATIONS = 10_000
 
 
 class Size(Struct, frozen=True):
-    """Of a value: its elements, all characters and elements in it, and the work to make it."""
+    """The size of a value: its elements, all characters and elements in it, and the work to make it."""
 
     count: int = 1
     weight: int = 1
@@ -173,7 +171,7 @@ _ATTRIBUTE = Size(64, 48 * 64)
 """48 values of at most 64 characters; a string of 64."""
 _VARIABLES = Size(32, 32 * _ATTRIBUTE.weight)
 _VALUE = Size(10_240, 10_240)
-"""What a claim says in its parameters."""
+"""The parameters of a claim."""
 _SMALL = frozenset(
     {
         "size",
@@ -293,24 +291,25 @@ def _checked(amount: int) -> int:
     return amount
 
 
-def has_loose_table(tree: Node) -> bool:
+def passes_table_on(tree: Node) -> bool:
     """Whether a whole table is passed on, so that an unknown domain cannot be given its empty map."""
     for node in iter_nodes(tree):
         match node:
             case Call(function, (Name(), key)) if function in _LOOK_UPS:
-                loose: tuple[Node, ...] = (key,)
+                passed_on: tuple[Node, ...] = (key,)
             case Call("@in", (key, Name())):
-                loose = (key,)
+                passed_on = (key,)
             case Call("size", (Name(),)):
-                loose = ()
+                passed_on = ()
             case Loop(over=Name()):
-                loose = (node.start, node.condition, node.step, node.result)
+                passed_on = (node.start, node.condition, node.step, node.result)
             case Loop(start=Name()) if node.is_binding:
-                loose = (node.result,)
+                passed_on = (node.result,)
             case _:
-                loose = children(node)
+                passed_on = children(node)
         if any(
-            isinstance(one, Name) and one.name in ("device.attributes", "device.capacity") for one in loose
+            isinstance(one, Name) and one.name in ("device.attributes", "device.capacity")
+            for one in passed_on
         ):
             return True
     return False

@@ -37,7 +37,7 @@ class Variables(Enum):
     VALUE = "claim.namespace and value"
     """``namespace`` alone is a reserved word of CEL. ``value`` may be any JSON."""
     ADMISSION = "object, oldObject, request, namespaceObject and variables"
-    """Of a ValidatingAdmissionPolicy, each as any JSON; there is no ``device``. Without ``params`` and
+    """Variables of a ValidatingAdmissionPolicy, each as any JSON; no ``device``, ``params`` or
     ``authorizer``."""
 
 
@@ -100,7 +100,7 @@ def _environment(variables: Variables) -> Any:
 
 
 def _configuration(variables: Variables) -> str:
-    """``stdlib`` without what is declared anew with more overloads; the evaluator has them all anyway."""
+    """``stdlib`` without what is declared again with more overloads; the evaluator has them all anyway."""
     lines = ["stdlib:", "  exclude_functions:"]
     lines += [f'  - name: "{name}"' for name in (*_COMPARISONS, "string")]
     left_out = _NOT_IN_POLICIES if variables is Variables.ADMISSION else ()

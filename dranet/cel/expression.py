@@ -1,4 +1,4 @@
-"""One compiled yes-or-no expression: what the engine says of it, in words that name the mend."""
+"""A compiled boolean expression, with the engine's errors in words that name the fix."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 MAX_EXPRESSION_LENGTH = 10240
-"""Of a selector, by ``resource.k8s.io/v1``; ours as well."""
+"""Limit of a selector in ``resource.k8s.io/v1``; we use it for every expression."""
 
 _UNJUDGED = "cannot be judged here"
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, OverflowError, MemoryError)
 """What exceptions of C++ become in Python. An error of the expression is a value, and none of them."""
 _MACROS = frozenset({"transformMap", "transformMapEntry"})
-"""Which the engine parses and cannot evaluate."""
+"""Macros that the engine parses and cannot evaluate."""
 
 
 class Dialect(NamedTuple):
@@ -30,19 +30,19 @@ class Dialect(NamedTuple):
 
     variables: Variables
     noun: str
-    lacks: str
-    """What is said of a key that is not there."""
+    missing_key: str
+    """Beginning of the message about a missing key."""
     guard: str
     """How to guard against that."""
     is_kubernetes: bool = False
-    """A cluster evaluates such expressions, too. Messages cite them: there are many, from anywhere."""
+    """A cluster also evaluates such expressions. Messages cite them, because there are many."""
 
 
-_DEVICE_LACKS = "the device has no attribute or capacity"
+_DEVICE_MISSING_KEY = "the device has no attribute or capacity"
 _DEVICE_GUARD = "guard it with has(...) or .?name.orValue(...), or test device.driver first"
-SELECTOR = Dialect(Variables.DEVICE, "selector", _DEVICE_LACKS, _DEVICE_GUARD, is_kubernetes=True)
-OPERATOR = Dialect(Variables.DEVICE_OLDER_FORM, "expression", _DEVICE_LACKS, _DEVICE_GUARD)
-"""Of this node's operator, who may use DraNet's variable ``attributes``."""
+SELECTOR = Dialect(Variables.DEVICE, "selector", _DEVICE_MISSING_KEY, _DEVICE_GUARD, is_kubernetes=True)
+OPERATOR = Dialect(Variables.DEVICE_OLDER_FORM, "expression", _DEVICE_MISSING_KEY, _DEVICE_GUARD)
+"""Expressions of this node's operator, which may use DraNet's variable ``attributes``."""
 VALUE = Dialect(
     Variables.VALUE, "expression", "value has no", "guard it with has(...) or .?name.orValue(...)"
 )
@@ -51,13 +51,13 @@ VALUE = Dialect(
 class Expression:
     """A compiled expression whose result is a bool. Make it with :meth:`compile`."""
 
-    __slots__ = ("_dialect", "_program", "_tables_are_loose", "expression")
+    __slots__ = ("_dialect", "_passes_tables_on", "_program", "expression")
 
-    def __init__(self, expression: str, program: Program, dialect: Dialect, tables_are_loose: bool) -> None:
+    def __init__(self, expression: str, program: Program, dialect: Dialect, passes_tables_on: bool) -> None:
         self.expression = expression
         self._program = program
         self._dialect = dialect
-        self._tables_are_loose = tables_are_loose
+        self._passes_tables_on = passes_tables_on
 
     @classmethod
     def compile(cls, expression: str, dialect: Dialect = SELECTOR) -> Expression:
@@ -74,7 +74,7 @@ class Expression:
             expression.encode()
         except UnicodeEncodeError as error:
             raise CelError(f"{noun} is not Unicode text") from error
-        from dranet.cel.checks import has_loose_table
+        from dranet.cel.checks import passes_table_on
 
         as_written = _compile(expression, dialect)
         result_type = _result_type(as_written, dialect)
@@ -83,7 +83,7 @@ class Expression:
             raise CelError(f"{noun} must be a bool, not {result_type.lower()}{tail}")
         tree = _check_tree(expression, as_written, dialect)
         program = _compile(with_default_domains(expression), dialect)
-        return cls(expression, program, dialect, has_loose_table(tree))
+        return cls(expression, program, dialect, passes_table_on(tree))
 
     def tree(self) -> Node:
         """The expression as it was written, macros expanded."""
@@ -92,7 +92,7 @@ class Expression:
         return parse_tree(_compile(self.expression, self._dialect).serialize())
 
     def holds(self, variables: Mapping[str, Any]) -> bool:
-        """As :meth:`evaluate`, for values that nobody asks about again."""
+        """As :meth:`evaluate`, for values that are used once."""
         return self.evaluate(bind(self._dialect.variables, variables))
 
     def evaluate(self, bound: object) -> bool:
@@ -124,12 +124,12 @@ class Expression:
 
     def _failure(self, error: str, tail: str) -> CelError:
         missing = re.search(r'Key not found in map : "(.*)"', error)
-        if missing and self._tables_are_loose:
+        if missing and self._passes_tables_on:
             what = f"whether {missing[1]!r} is an unknown domain, which is an empty map"
             return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: {what}{tail}")
         hint = self._dialect.guard if "Key not found" in error else ""
         if missing:
-            return CelError(f"{self._dialect.lacks} {missing[1]!r}{tail}", hint=hint)
+            return CelError(f"{self._dialect.missing_key} {missing[1]!r}{tail}", hint=hint)
         incomplete = _incomplete(_NO_OVERLOAD_FOUND, error)
         if incomplete:
             return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: {incomplete}{tail}")
@@ -227,7 +227,7 @@ def _incomplete(pattern: re.Pattern[str], error: str) -> str:
 
 
 _STATUS = re.compile(r"^[A-Z_]+: | \[[A-Z_]+\]$")
-"""The engine's own sort of error, which tells nobody anything."""
+"""The engine's own category of the error, which does not help a user."""
 _NOISE = re.compile(r" \(in container ''\)| expecting \{.*\}| \[[A-Z_]+\]$")
 _TOO_SHORT = "mismatched input '<EOF>'"
 
@@ -235,8 +235,8 @@ _TOO_SHORT = "mismatched input '<EOF>'"
 def _places(error: str) -> str:
     """Each complaint with its place, without the engine's drawing of the line and all that it expected."""
     places = re.findall(r"^(?:INVALID_ARGUMENT: )?ERROR: <input>:(\d+):(\d+): (.*)$", error, re.MULTILINE)
-    told = (f"line {n}, column {column}: {_NOISE.sub('', text)}" for n, column, text in places)
-    return "; ".join(told).replace(_TOO_SHORT, "the expression ends too early") or error
+    complaints = (f"line {n}, column {column}: {_NOISE.sub('', text)}" for n, column, text in places)
+    return "; ".join(complaints).replace(_TOO_SHORT, "the expression ends too early") or error
 
 
 class ValueExpression:

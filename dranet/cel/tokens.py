@@ -1,4 +1,5 @@
-"""Expressions as tokens. An unknown domain is an empty map: the one rule that the engine cannot be told."""
+"""Tokens of expressions, and the one rule that the engine cannot apply itself: an unknown domain is an empty
+map."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from dranet.cel.values import NotJudged
 
 Fields = dict[int, list[Any]]
-"""Of a protobuf message: field number -> values; a message or a text is bytes."""
+"""The fields of a protobuf message: field number -> values; a message or a text is bytes."""
 
 _TYPES, _EXPR, _VALUE_OF_ANY = 3, 4, 2
 _NUMBER, _CONST, _NAME, _SELECT, _CALL, _LIST, _STRUCT, _LOOP = 2, 3, 4, 5, 6, 7, 8, 9
 _DYN, _ABSTRACT = 1, 14
-"""Of a type: any, and one that holds another."""
+"""Field numbers of a type: any, and one that holds another."""
 
 
 class Const(NamedTuple):
@@ -38,7 +38,7 @@ class Select(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Of a function or an operator (``_&&_``, ``_[_]``); ``target`` first among ``args``."""
+    """A call of a function or an operator (``_&&_``, ``_[_]``); ``target`` is the first of ``args``."""
 
     function: str
     args: tuple[Node, ...]
@@ -50,7 +50,7 @@ class Literal(NamedTuple):
     items: tuple[Node, ...]
     is_map: bool = False
     types: tuple[bytes, ...] = ()
-    """Of the items, as the checker found them: equal if the types are; empty where any may come."""
+    """Types of the items as the checker found them: equal if the types are; empty for any type."""
 
 
 class Loop(NamedTuple):
@@ -168,7 +168,7 @@ def _struct(fields: Fields, types: _Types) -> Node:
 
 
 def _type_of(data: bytes, types: _Types, is_optional: bool) -> bytes:
-    """The type of an item; of ``?x`` the type of the value that ``x`` may hold."""
+    """Return the type of an item; for ``?x`` the type of the value that ``x`` may hold."""
     found = types.get(_first(read_fields(data), _NUMBER, 0), b"")
     if not (is_optional and found):
         return found

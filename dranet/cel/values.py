@@ -1,6 +1,6 @@
 """Values that the engine knows as messages of ours: quantities, versions, addresses, URLs, attributes.
 
-Each kind is one small protobuf message, so that the engine's checker tells them apart as Kubernetes' does.
+Each kind is one small protobuf message, so that the engine's checker distinguishes them as Kubernetes' does.
 The message holds the canonical text: two values of one kind are equal if their texts are. Errors of CEL are
 defined here because parsing a value is the lowest step that can fail.
 """
@@ -24,19 +24,19 @@ class CelError(ClaimError):
 
     @property
     def cause(self) -> str:
-        """The message for where the expression is told beside it."""
+        """The message without the expression, for places that show the expression already."""
         return self.message.removesuffix(f": {self.cited}")
 
 
 class NotJudged(CelError):
-    """Nothing is said of the expression: a cluster may well accept and evaluate it."""
+    """The expression cannot be judged here: a cluster may well accept and evaluate it."""
 
 
 _UINT64 = range(2**64)
 
 
 def parse_quantity(text: str) -> int:
-    """A Kubernetes quantity in billionths; CelError if it is none."""
+    """Parse a Kubernetes quantity into billionths; raises CelError."""
     try:
         return quantity.parse_quantity(text)
     except ValueError as error:
@@ -94,7 +94,7 @@ URL = "kubernetes.URL"
 IP = "net.IP"
 CIDR = "net.CIDR"
 NOTHING = "dranet.Nothing"
-"""Of which there is no value (see :mod:`dranet.cel.library`)."""
+"""A type without values (see :mod:`dranet.cel.library.declare`)."""
 ATTRIBUTE = "v1.DeviceAttribute"
 """As the Go type is called in DraNet's filters."""
 
@@ -140,18 +140,18 @@ def new_attribute(value: object) -> Any:
 
 
 def new_quantity(text: str) -> Any:
-    """The engine's value for a Kubernetes quantity; CelError if it is none."""
+    """Make the engine's value for a Kubernetes quantity; raises CelError."""
     return new_opaque(QUANTITY, str(parse_quantity(text)))
 
 
 def new_semver(text: str, normalize: bool = False) -> Any:
-    """The engine's value for a semantic version; CelError if it is none."""
+    """Make the engine's value for a semantic version; raises CelError."""
     return new_opaque(SEMVER, Semver.parse(text, normalize).canonical)
 
 
 @cache
 def descriptor_pool() -> Any:
-    """Messages with explicit presence (proto2): an unset field reads as empty, and ``has()`` tells."""
+    """Messages with explicit presence (proto2): an unset field reads as empty, and ``has()`` is false."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()

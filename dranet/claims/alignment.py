@@ -1,5 +1,11 @@
-"""How near a network device is to the GPUs of its pod, in words: the condition ``TopologyAligned`` and what
-stands in the entry's data. :mod:`dranet.claims.alignment` judges.
+"""The alignment verdict: how near the network devices of a pod are to its GPUs, and whether it could be
+better.
+
+Devices and GPUs are matched by :mod:`dranet.claims.pairing`, RDMA devices apart from the others, and those of
+InfiniBand apart from those of Ethernet, because a rail and the interface to the storage are not alternatives
+to each other. The best match is chosen among all devices of the kind that the node offers and that work,
+including those that other pods hold. The verdict becomes the condition ``TopologyAligned`` and a part of the
+entry's data.
 """
 
 from __future__ import annotations
@@ -32,9 +38,9 @@ _REASONS = {
 
 
 def build_condition(verdict: Verdict) -> Condition:
-    """True: as near as the node could have given, the reason says how near. False: something nearer was
-    there, and the message names it. Unknown: why."""
-    if verdict.is_told_worse:
+    """True: as near as possible on this node; the reason is the distance. False: a nearer device exists,
+    which the message names. Unknown: the message has the cause."""
+    if verdict.is_surely_worse:
         return _condition(False, ConditionReason.WORSE_THAN_POSSIBLE, _describe_worse(verdict))
     if verdict.is_unclear:
         return _describe_doubts(verdict)
@@ -44,12 +50,12 @@ def build_condition(verdict: Verdict) -> Condition:
 
 
 def build_alignment(verdict: Verdict) -> JsonObject:
-    """The same for programs: this device's row of the table of distances, and the verdict on it."""
+    """The same as data: this device's row of the table of distances, and the verdict on it."""
     data: JsonObject = {"distance": _name(verdict.distance)}
     if verdict.gpu is not None:
         data |= {"gpu": verdict.gpu.name, "gpuSource": str(verdict.gpu.source)}
     data["best"] = _name(None if verdict.is_unclear else verdict.best)
-    if verdict.better is not None and verdict.is_told_worse:
+    if verdict.better is not None and verdict.is_surely_worse:
         data["better"] = _describe_better(verdict.better)
     nearest = sorted(verdict.row, key=_nearness)[:MAX_GPUS_IN_DATA]
     return {**data, "distances": {gpu.name: _name(found) for gpu, found in sorted(nearest, key=_gpu_name)}}
@@ -91,14 +97,14 @@ def _describe_worse(verdict: Verdict) -> str:
 
 def _describe_pair(gpu: PodGpu | None, found: Distance) -> str:
     assert gpu is not None
-    told = "" if gpu.source is GpuSource.CLAIM else f" (known from {gpu.told_by or gpu.source.meaning})"
-    return f"{found.name} to {gpu.name}{told}: {found.meaning}"
+    source = "" if gpu.source is GpuSource.CLAIM else f" (known from {gpu.holder or gpu.source.meaning})"
+    return f"{found.name} to {gpu.name}{source}: {found.meaning}"
 
 
 def _describe_unknown(verdict: Verdict) -> str:
     if verdict.gpu is None:
-        return "the node does not tell where the GPU sits"
-    return f"the node does not tell how far it is from {verdict.gpu.name}"
+        return "the node does not report where the GPU sits"
+    return f"the node does not report how far it is from {verdict.gpu.name}"
 
 
 def _describe_doubts(verdict: Verdict) -> Condition:
@@ -131,7 +137,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Better(Struct, frozen=True):
-    """What would have been nearer."""
+    """A device that would have been nearer."""
 
     candidate: Candidate
     gpu: PodGpu
@@ -146,36 +152,36 @@ class Measured(NamedTuple):
 
 
 class Verdict(Struct, frozen=True):
-    """Of one network device in a pod with GPUs."""
+    """The alignment of one network device in a pod with GPUs."""
 
     row: tuple[Measured, ...]
-    """To every GPU of the pod."""
+    """The distance to every GPU of the pod."""
     gpu: PodGpu | None
-    """The one that it is for."""
+    """The GPU that the device is matched with."""
     distance: Distance | None
     best: Distance | None
-    """What it could have been."""
+    """The best possible distance."""
     better: Better | None = None
     is_worse: bool = False
     doubts: tuple[Doubt, ...] = ()
-    """GPUs of the pod of which it is not known where they sit."""
+    """GPUs of the pod without a known place."""
 
     @property
     def is_unclear(self) -> bool:
-        """Whether such a GPU may change it. What is PIX to one that is known cannot be nearer."""
+        """Whether such a GPU may change the verdict. Nothing is nearer than PIX to a known one."""
         return bool(self.doubts) and self.distance is not Distance.PIX
 
     @property
-    def is_told_worse(self) -> bool:
-        """Beyond doubt."""
+    def is_surely_worse(self) -> bool:
+        """Whether it is worse than possible, beyond doubt."""
         return self.is_worse and not self.doubts
 
 
 def judge_pod(
     nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[Candidate]
 ) -> tuple[Verdict | None, ...]:
-    """One verdict for each of ``nics``, which are all network devices of the pod; ``None`` where the pod has
-    no GPUs to be near to. ``candidates`` may have them too, by their names."""
+    """Return one verdict for each of ``nics``, which are all network devices of the pod; ``None`` when the
+    pod has no GPUs. ``candidates`` may also contain devices of ``nics``, recognised by name."""
     verdicts: list[Verdict | None] = [None] * len(nics)
     if not gpus.gpus and not gpus.doubts:
         return tuple(verdicts)
@@ -194,7 +200,7 @@ def is_rdma(device: Device) -> bool:
 
 
 def _network_of(device: Device) -> tuple[bool, str]:
-    """What devices must have in common to be each other's alternatives: RDMA, and its link layer."""
+    """The properties that devices share with their alternatives: RDMA, and its link layer."""
     layer = device.attributes.get(RDMA_LINK_LAYER.qualified) if is_rdma(device) else ""
     return is_rdma(device), str(layer or "")
 
@@ -223,7 +229,7 @@ def _judge_kind(
 
 
 def _others(nics: Sequence[Device], candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Those that the pod does not have; one of which many may have a part counts as often as it takes."""
+    """Yield the devices that the pod does not have; a shared device counts once for each of ``nics``."""
     own = {nic.name for nic in nics}
     for candidate in candidates:
         if candidate.device.name not in own:
@@ -231,8 +237,8 @@ def _others(nics: Sequence[Device], candidates: Sequence[Candidate]) -> Iterator
 
 
 def _could_be(pairs: Sequence[Pair], chosen: Sequence[Pair]) -> list[Distance | None]:
-    """What each distance could be: the nearest as near as the nearest of the best choice, and so on. Where
-    the choice as a whole is no better, as they are."""
+    """Return the best possible distances: the nearest device gets the nearest distance of the best choice,
+    and so on. If that choice is no better as a whole, the distances stay as they are."""
     mine = [found.distance for found in pairs]
     best = sorted((found.distance for found in chosen), key=level)
     if rank(best) >= rank(mine):
@@ -245,7 +251,7 @@ def _could_be(pairs: Sequence[Pair], chosen: Sequence[Pair]) -> list[Distance | 
 
 
 def _find_better(found: Pair, alternatives: Sequence[Pair]) -> Pair | None:
-    """A device of the best choice that is nearer; rather to the same GPU."""
+    """Return a device of the best choice that is nearer, preferably to the same GPU."""
     nearer = [other for other in alternatives if level(other.distance) < level(found.distance)]
     if not nearer:
         return None

@@ -1,11 +1,13 @@
-"""Opaque configs -> one NetworkConfig for each device: decoded strictly, merged, validated.
+"""Decode, merge and validate the opaque configs of a device into one NetworkConfig.
 
-Whoever wrote the claim sees its mistakes only through a pod that does not start, so every mistake of every
-config is in one message, each with its field path.
+Authors of claims see mistakes only through a pod that does not start, so one message has every mistake of
+every config, each with its field path.
 
-Every config that applies counts: the DeviceClass's first, then the claim's, and whatever comes later wins,
-field by field. Each field is judged in the config where it stands, what fields say against each other in the
-merged whole, and what the claim sets by the policy of the DeviceClass.
+Every config that applies counts: first those of the DeviceClass, then those of the claim; a later one wins,
+field by field. Objects and maps merge, everything else (lists included) is replaced; ``null`` counts as
+absent, and unknown fields are carried along for the decoder to refuse. Each field is validated in its own
+config, conflicts between fields in the merged whole, and what the claim sets by the policy of the
+DeviceClass.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ class _Config(Struct, frozen=True):
     source: ConfigSource
     parameters: Mapping[str, object]
     problems: tuple[Problem, ...]
-    """What no other config can mend."""
+    """Problems that no other config can fix."""
     open: tuple[Problem, ...]
-    """What another config may mend."""
+    """Problems that another config may fix."""
     policy: ClassPolicy | None
 
-    def tell(self, problem: Problem) -> str:
-        """The line of a message for one problem."""
+    def describe(self, problem: Problem) -> str:
+        """Return the line of a message for one problem."""
         return f"{join_path(problem.path, self.name)}: {' '.join(problem.text.split())}"
 
 
@@ -56,7 +58,7 @@ def decode_configs(selections: Sequence[tuple[Selection, DeviceKind]]) -> tuple[
     """One config for each selected result of a claim, in order, with the problems of all in one error.
 
     Configs are checked for a GPU and not applied to it where they are meant for network devices: those of a
-    DeviceClass, and those of a claim that cover one of its network devices, too. Whether such a config names
+    DeviceClass, and those of a claim that also cover one of its network devices. Whether such a config names
     the GPU's request does not count, because the scheduler empties ``requests`` that are all of the claim's.
 
     Raises:
@@ -85,8 +87,8 @@ def _indexes(selection: Selection) -> Sequence[int]:
 def _decode(
     selection: Selection, is_gpu: bool, for_links: Collection[int]
 ) -> tuple[NetworkConfig, list[str]]:
-    """The merged config, and the problems; it counts only if there are none. ``for_links`` are the indexes of
-    configs that cover network devices."""
+    """Return the merged config, which counts only without problems, and the problems. ``for_links`` are the
+    indexes of configs that cover network devices."""
     numbered = zip(_indexes(selection), selection.configs, strict=True)
     by_index = {i: _read(i, config, selection.device_class) for i, config in numbered}
     read = [*by_index.values()]
@@ -97,17 +99,17 @@ def _decode(
     ]
     applied.sort(key=lambda config: config.source is ConfigSource.CLAIM)
     effective, found = _judge(applied, selection.namespace)
-    return effective, [*(config.tell(p) for config in read for p in config.problems), *found]
+    return effective, [*(config.describe(p) for config in read for p in config.problems), *found]
 
 
 def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
     is_claim = opaque.source is ConfigSource.CLAIM
     owner = f"DeviceClass {device_class}" if device_class else "the DeviceClass"
-    given, parameters = split_envelope(opaque.parameters)
+    fields, parameters = split_envelope(opaque.parameters)
     problems: list[Problem] = []
-    if is_claim and given.pop("policy", None) is not None:
+    if is_claim and fields.pop("policy", None) is not None:
         problems.append(Problem(("policy",), "must not be in a claim: only a DeviceClass may carry one"))
-    envelope, found = decode(Envelope, given)
+    envelope, found = decode(Envelope, fields)
     problems += found
     policy = None
     if envelope and envelope.policy:
@@ -139,7 +141,7 @@ def _judge(configs: Sequence[_Config], namespace: str) -> tuple[NetworkConfig, l
         from dranet.claims.policy import find_breaches
 
         breaches = find_breaches(policies, _merge(asked), effective, namespace)
-        lines += (_origin(breach.path, asked).tell(breach) for breach in breaches)
+        lines += (_origin(breach.path, asked).describe(breach) for breach in breaches)
     return effective or NetworkConfig(), lines
 
 
@@ -148,10 +150,10 @@ def _merge(configs: Iterable[_Config]) -> dict[str, object]:
 
 
 def _place(problem: Problem, configs: Sequence[_Config]) -> str:
-    """The line for a problem of the whole: where it can be mended, and whether it takes two to see it."""
+    """Return the line for a problem of the whole: where it can be fixed, and whether it takes two configs."""
     origin = _origin(problem.path, configs)
     takes_two = problem.of_whole and problem not in origin.open
-    return origin.tell(problem) + (" (all configs merged)" if takes_two else "")
+    return origin.describe(problem) + (" (all configs merged)" if takes_two else "")
 
 
 def _origin(path: Path, configs: Sequence[_Config]) -> _Config:
@@ -201,7 +203,7 @@ def _merge_below(base: Mapping[str, object], over: Mapping[str, object], field: 
 
 
 def _outdate(interface: Mapping[str, object], over: Mapping[str, object]) -> Json:
-    """Without what was said for another type than ``over`` chooses."""
+    """Drop the objects of other types than the one that ``over`` chooses."""
     chosen = over.get("type")
     outdated = [kind for kind in SUB_INTERFACE_TYPES if chosen is not None and kind != chosen]
     return {name: value for name, value in interface.items() if name not in outdated}

@@ -1,8 +1,8 @@
-"""Who uses a claim: which pod its devices go to, or why they can go to none.
+"""Find the pod that the devices of a claim go to, or the reason why they can go to none.
 
-The kubelet prepares a claim once, however many pods share it, and does not say for which. A NIC is in one
+The kubelet prepares a claim once, however many pods share it, and does not name the pod. A NIC is in one
 network namespace at a time, so it goes to the claim's only pod on this node. What stays on the node (a GPU,
-admin access) is nobody's alone; there the first pod stands for all.
+admin access) may be shared; the first pod represents them all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def choose_pod(claim: Claim, *, moves: bool) -> PodRef:
 
     Raises:
         ClaimError: UnsupportedClaim for a consumer that is no pod, and for several pods where a device moves;
-            ClaimNotReserved when there is none.
+            ClaimNotReserved when no pod has reserved the claim.
     """
     others = [consumer for consumer in claim.reserved_for if not consumer.is_pod]
     if others:

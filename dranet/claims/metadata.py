@@ -1,7 +1,7 @@
-"""What a container may read of its devices: the ``DeviceMetadata`` documents of KEP-5304.
+"""The ``DeviceMetadata`` documents of KEP-5304, in which a container reads about its devices.
 
-One file for each request of a claim. It is a stream of JSON objects that say the same in several API
-versions, newest first; a reader takes the first version that it knows. Sources: KEP-5304, and "DRA device
+Each request of a claim has one file: a stream of JSON objects with the same content in several API versions,
+ newest first; a reader takes the first version that it knows. Sources: KEP-5304, and "DRA device
 metadata in containers" in the Kubernetes documentation (1.37); limits are those of ``resource.k8s.io/v1``.
 """
 
@@ -35,7 +35,7 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 RDMA_GIDS = f"{DOMAIN}/rdmaGids"
 """GIDs of the device's ports, as the kernel lists them. Known in the pod only, so never in a slice."""
 LINK_IN_POD = f"{DOMAIN}/linkInPod"
-"""Of a device that the claim has admin access to: whether a pod has it in its network namespace now."""
+"""For a device with admin access: whether a pod has it in its network namespace now."""
 
 READ_ONLY = ("ro", "bind", "nosuid", "nodev", "noexec")
 
@@ -53,7 +53,7 @@ class MetadataError(ValueError):
 
 
 class DeviceFacts(Struct, frozen=True):
-    """What a file says of one device. ``link`` is as read back from the pod, ``None`` without one."""
+    """The content of a file about one device. ``link`` is as read back from the pod, or ``None``."""
 
     attributes: Attributes
     link: AttachedLink | None = None
@@ -74,7 +74,7 @@ def plan_metadata(
     alternatives = {result.main_request: result.request.partition("/")[2] for result in claim.results}
     devices = tuple(replace(d, alternative=alternatives.get(d.request, "")) for d in record.devices)
     name = claim.annotations.get(POD_CLAIM_NAME, "")
-    # Whoever may make a claim writes its annotations, and this one becomes part of a path.
+    # Users who create claims also write their annotations, and this one becomes part of a path.
     named = replace(record, devices=devices, pod_claim_name=name if _DNS_LABEL.fullmatch(name) else "")
     if name_file is None:
         return named
@@ -109,8 +109,8 @@ def file_name(driver: str) -> str:
 
 
 def mount_file(record: PreparedClaim, wanted: RequestMetadata, folder: str, driver: str) -> Mount:
-    """How a container gets the file of a request, which lies in ``folder`` on the host, where KEP-5304 wants
-    it: with its folder, or alone."""
+    """Return the mount of a request's file at the path of KEP-5304: with its folder, or alone. ``folder`` is
+    on the host."""
     parent = f"resourceclaims/{record.claim.name}"
     if record.pod_claim_name:
         parent = f"resourceclaimtemplates/{record.pod_claim_name}"
@@ -135,7 +135,7 @@ def pod_rdma_device(prepared: PreparedDevice) -> str:
 
 
 def select_gids(prepared: PreparedDevice, addresses: Iterable[str], gids: Iterable[str]) -> tuple[str, ...]:
-    """Of the GIDs of a device those that are its pod's, each once and at most 16.
+    """Select the GIDs of a device that belong to its pod, each once and at most 16.
 
     A device on which several pods have links has the GIDs of all of them; a pod's own are those of the
     addresses of its link (RoCE, IBTA annex A17: the GID is the address, an IPv4 one mapped into IPv6).
@@ -171,7 +171,7 @@ def build_document(
     driver: str,
     describe: Callable[[PreparedDevice], DeviceFacts],
 ) -> JsonObject:
-    """What the file of one request says, without API version and generation."""
+    """Return the content of the file of one request, without API version and generation."""
     devices = [device for device in record.devices if device.request == wanted.request]
     entries = [_build_device(device, driver, describe(device)) for device in devices]
     claim = {"name": record.claim.name, "namespace": record.claim.namespace, "uid": record.claim.uid}
@@ -204,12 +204,12 @@ def _build_attribute(value: AttributeValue | tuple[str, ...]) -> JsonObject:
 
 
 def _build_network(link: AttachedLink) -> JsonObject:
-    told = {
+    network = {
         "interfaceName": link.pod_ifname,
         "ips": list(dict.fromkeys(link.addresses))[:MAX_IPS],
         "hardwareAddress": link.mac,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in network.items() if value}
 
 
 def encode_stream(document: JsonObject, generation: int) -> bytes:

@@ -3,7 +3,7 @@
 Devices and GPUs are matched one to one, so that the worst distance is the least possible, and of all such
 matches the sum. With more devices than GPUs, each GPU has as many as any other, or one more. An unknown
 distance is worse than any known one and stays unknown. One measure for all who ask: ``dranet claim new``,
-the verdict on a pod (``TopologyAligned``) and the model of what alignment is worth.
+the alignment verdict on a pod (``TopologyAligned``) and the model of what alignment is worth.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pairing(Struct, frozen=True):
 
     @property
     def distances(self) -> tuple[Distance | None, ...]:
-        """Of each device to its GPU, in the order of the devices."""
+        """The distance of each device to its GPU, in the order of the devices."""
         return tuple(pair.distance for pair in self.pairs)
 
     @property
@@ -74,8 +74,8 @@ def choose(
 ) -> tuple[Pair, ...]:
     """The best ``count`` of ``candidates`` (all, where there are fewer), in their order.
 
-    ``dislikes`` has a small number for each candidate: of choices that are equally near, the one with the
-    smaller sum of these.
+    ``dislikes`` has a small number for each candidate: among equally near choices, the one with the smaller
+    sum wins.
     """
     count = min(count, len(candidates))
     if not gpus:
@@ -132,12 +132,12 @@ class _Match:
     def _fill(self, flow: _Flow) -> bool:
         """What every GPU must have, then one more for as many GPUs as there are devices for."""
         for gpu in self._gpus:
-            lacks = self._each
-            while lacks:
-                added = flow.add([gpu], lacks)
+            needed = self._each
+            while needed:
+                added = flow.add([gpu], needed)
                 if added is None:
                     return False
-                lacks -= added.amount
+                needed -= added.amount
         may_have_more = list(self._gpus)
         for _ in range(self._more):
             added = flow.add(may_have_more, 1)
@@ -147,8 +147,8 @@ class _Match:
         return True
 
     def _hand_out(self, flow: _Flow) -> Iterator[tuple[int, int]]:
-        for kind, given in zip(self._kinds, flow.given, strict=True):
-            gpus = [gpu for gpu in self._gpus for _ in range(given[gpu])]
+        for kind, assigned in zip(self._kinds, flow.assigned, strict=True):
+            gpus = [gpu for gpu in self._gpus for _ in range(assigned[gpu])]
             yield from zip(kind.members, gpus, strict=False)
 
 
@@ -168,25 +168,25 @@ class _Flow:
         """``costs`` by kind and GPU; ``left`` are the devices of each kind."""
         self._costs = costs
         self._left = left
-        self.given = [[0] * len(row) for row in costs]
+        self.assigned = [[0] * len(row) for row in costs]
         """By kind and GPU."""
 
     def add(self, gpus: Sequence[int], most: int) -> _Added | None:
         """Give one of ``gpus`` up to ``most`` devices more; ``None`` where there is no way."""
-        ways = _Ways(self._costs, self.given, gpus)
+        ways = _Ways(self._costs, self.assigned, gpus)
         ends = [kind for kind, way in ways.to_kind.items() if self._left[kind]]
         if not ends:
             return None
         end = min(ends, key=lambda kind: (ways.to_kind[kind].cost, kind))
         first, hops = ways.trace(end)
-        amount = min(most, self._left[end], *(self.given[kind][gpu] for gpu, kind in hops))
+        amount = min(most, self._left[end], *(self.assigned[kind][gpu] for gpu, kind in hops))
         self._left[end] -= amount
         gets = first
         for gpu, kind in hops:
-            self.given[kind][gets] += amount
-            self.given[kind][gpu] -= amount
+            self.assigned[kind][gets] += amount
+            self.assigned[kind][gpu] -= amount
             gets = gpu
-        self.given[end][gets] += amount
+        self.assigned[end][gets] += amount
         return _Added(first, amount)
 
 
@@ -208,10 +208,10 @@ class _Ways:
     """The cheapest ways from some GPUs to each kind, over kinds and GPUs that have some of them."""
 
     def __init__(
-        self, costs: Sequence[Sequence[int | None]], given: Sequence[Sequence[int]], gpus: Sequence[int]
+        self, costs: Sequence[Sequence[int | None]], assigned: Sequence[Sequence[int]], gpus: Sequence[int]
     ) -> None:
         self._costs = costs
-        self._given = given
+        self._assigned = assigned
         self._to_gpu = {gpu: _Way(0, None) for gpu in gpus}
         """``before`` is the kind of which the GPU gives one away."""
         self.to_kind: dict[int, _Way] = {}
@@ -227,7 +227,7 @@ class _Ways:
                 cost = row[gpu]
                 if cost is not None:
                     has_found |= _reach(self.to_kind, kind, _Way(way.cost + cost, gpu))
-            for gpu, amount in enumerate(self._given[kind]):
+            for gpu, amount in enumerate(self._assigned[kind]):
                 cost = row[gpu]
                 if amount and cost is not None and kind in self.to_kind:
                     has_found |= _reach(self._to_gpu, gpu, _Way(self.to_kind[kind].cost - cost, kind))

@@ -43,11 +43,11 @@ def find_breaches(
     """What the claim sets and must not.
 
     Args:
-        policies: of the DeviceClass of the device.
+        policies: those of the DeviceClass of the device.
         asked: what the claim's own configs set, merged.
         effective: these over those of the class, decoded; it has the claim's values in canonical form.
             Without it (something else is wrong) no value is looked at.
-        namespace: of the claim.
+        namespace: the claim's.
     """
     paths = [path for path, _ in walk_values(NetworkConfig, asked)]
     for policy in policies:
@@ -120,7 +120,7 @@ class Problem(Struct, frozen=True):
     path: Path
     text: str
     of_whole: bool = False
-    """Another config may mend it: a field that another one contradicts, or one that is not there."""
+    """Another config may fix it: a field that another one contradicts, or a missing one."""
 
 
 def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, list[Problem]]:
@@ -160,7 +160,7 @@ def _show(value: object) -> str:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
         case int() if abs(value) > _SHOWN_NUMBER_MAX:
-            return "a number so long"
+            return "a very long number"
         case str() if len(value) > _SHOWN_MAX:
             return repr(value[:_SHOWN_MAX]) + "..."
         case int() | float() | str():

@@ -1,4 +1,4 @@
-"""What became of a device -> its entry in ``ResourceClaim.status.devices``.
+"""Build the entry of a device in ``ResourceClaim.status.devices``.
 
 Condition types and the reasons of success are DraNet's; a failure carries the reason of its error. An entry
 replaces the one before (server-side apply owns the whole of it), so each holds all that is known by then, and
@@ -93,7 +93,7 @@ def report_attached(driver: str, prepared: PreparedDevice, link: AttachedLink | 
 
 
 def add_verdict(status: DeviceStatus, verdict: Verdict) -> DeviceStatus:
-    """Say of a device that is in its pod how near its GPUs are."""
+    """Add the alignment verdict to the status of an attached device."""
     known = {**status.data, "alignment": build_alignment(verdict)}
     return replace(
         status,
@@ -103,13 +103,14 @@ def add_verdict(status: DeviceStatus, verdict: Verdict) -> DeviceStatus:
 
 
 def has_verdict(entry: JsonObject, *, certain: bool = False) -> bool:
-    """Whether an entry of the claim's status says how near its device is to GPUs, be it Unknown."""
+    """Whether an entry of the claim's status has an alignment verdict; ``certain``: one other than
+    Unknown."""
     found = [c for c in entry.get("conditions") or () if c.get("type") == ConditionType.ALIGNED]
     return any(not certain or condition.get("status") in ("True", "False") for condition in found)
 
 
 def keep_verdict(status: DeviceStatus, entry: JsonObject) -> DeviceStatus:
-    """The same as the entry says."""
+    """Keep the alignment verdict of the existing entry."""
     found = [c for c in entry.get("conditions") or () if c.get("type") == ConditionType.ALIGNED]
     kept = (
         Condition(
@@ -146,8 +147,8 @@ def report_attach_failed(driver: str, prepared: PreparedDevice, error: DranetErr
 def report_released(driver: str, prepared: PreparedDevice, problems: Sequence[str]) -> DeviceStatus:
     """The pod's sandbox has ended, and the node has the device back.
 
-    ``problems`` are what the node did not get back as it was: of this device, or (where a claim has several)
-    of any that does not say whose it is.
+    ``problems`` are the parts of the host state that were not restored: those of this device, and those of
+    the claim that name no device.
     """
     if prepared.plan is None:
         return report_prepared(driver, prepared)
@@ -165,7 +166,7 @@ def report_release_failed(driver: str, prepared: PreparedDevice, error: DranetEr
 
 
 def _ready(prepared: PreparedDevice) -> tuple[Condition, ...]:
-    """What a device that is in its pod has beside Prepared; Ready, which sums it up, comes last."""
+    """Return the conditions of an attached device except Prepared; Ready, the summary, comes last."""
     if prepared.plan is None:
         return (Condition(ConditionType.READY, True, ConditionReason.DEVICE_READY),)
     reason = _READY_REASONS[prepared.device.kind]
@@ -181,7 +182,7 @@ def _ready(prepared: PreparedDevice) -> tuple[Condition, ...]:
 
 
 def _moves_rdma(prepared: PreparedDevice) -> bool:
-    """Exclusive mode is a fact of the plan: only there has it this step."""
+    """Whether the RDMA device moves: only plans of exclusive mode have the step."""
     return prepared.plan is not None and any(isinstance(step, MoveRdma) for step in prepared.plan.steps)
 
 
@@ -195,12 +196,12 @@ def _status(driver: str, prepared: PreparedDevice, conditions: Iterable[Conditio
         pool=prepared.pool,
         device=prepared.device.name,
         share_id=prepared.share_id,
-        conditions=(replace(_PREPARED, message=_how_given(prepared)), *conditions),
+        conditions=(replace(_PREPARED, message=_gpu_access(prepared)), *conditions),
     )
 
 
-def _how_given(prepared: PreparedDevice) -> str:
-    """A GPU says which way containers get it: with the vendor's libraries, or bare."""
+def _gpu_access(prepared: PreparedDevice) -> str:
+    """Return how containers get a GPU: with the vendor's libraries, or bare."""
     if prepared.device.kind is not DeviceKind.GPU:
         return ""
     if prepared.vendor_cdi_id:
@@ -214,10 +215,10 @@ DATA_KEYS = {
     "interfaceName": "the interface in the pod",
     "hostInterfaceName": "the interface on the node: the one that moved, or the one below",
     "type": "`passthrough` (the device itself moved), or `macvlan`, `ipvlan`, `vlan` on top of it",
-    "hardwareAddress": "of the interface in the pod",
-    "mtu": "of the interface in the pod, in bytes",
+    "hardwareAddress": "hardware address of the interface in the pod",
+    "mtu": "MTU of the interface in the pod, in bytes",
     "rdmaDevice": "the RDMA device that belongs to it",
-    "pciAddress": "of the PCI function",
+    "pciAddress": "address of the PCI function",
     "pcieRoot": "the PCIe root above it",
     "numaNode": "the NUMA node that it is on",
     "alignment": "how far it is from each GPU of its pod, and the best that the node could have given "
@@ -286,13 +287,13 @@ def _of_link(link: AttachedLink | None) -> JsonObject:
 
 
 def _describe_route(route: AttachedRoute) -> JsonObject:
-    texts = dict(_given(destination=route.destination, gateway=", ".join(route.gateways)))
+    texts = dict(_present(destination=route.destination, gateway=", ".join(route.gateways)))
     return texts if route.table == TABLE_MAIN else {**texts, "table": route.table}
 
 
 def _describe_rule(rule: AddRule) -> JsonObject:
     """With the names of the claim's parameters."""
-    texts = _given(
+    texts = _present(
         source=rule.source,
         destination=rule.destination,
         mark="" if rule.mark is None else f"{rule.mark:#x}",
@@ -308,5 +309,5 @@ def _describe_lease(lease: DhcpLease | None) -> JsonObject:
     return {} if lease is None else {"server": lease.server, "leaseSeconds": lease.lease_seconds}
 
 
-def _given(**texts: str) -> Iterator[tuple[str, str]]:
+def _present(**texts: str) -> Iterator[tuple[str, str]]:
     return ((key, text) for key, text in texts.items() if text)

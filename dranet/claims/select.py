@@ -17,15 +17,15 @@ class Selection(Struct, frozen=True):
     result: AllocationResult
     configs: tuple[OpaqueConfig, ...] = ()
     config_indexes: tuple[int, ...] = ()
-    """Where each config stands in ``status.allocation.devices.config``, for error messages."""
+    """Index of each config in ``status.allocation.devices.config``, for error messages."""
     device_class: str = ""
-    """Of the request; empty where the claim does not tell."""
+    """The DeviceClass of the request; empty where the claim does not name it."""
     namespace: str = ""
-    """Of the claim."""
+    """The claim's namespace."""
 
 
 def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
-    """Our results in the order of the claim; empty when the claim is none of our business.
+    """Return the results of our driver in the order of the claim; empty when the claim has none.
 
     Unlike DraNet, every config that applies is kept, and one that names a request applies to whichever
     alternative of it was allocated (KEP-4816).

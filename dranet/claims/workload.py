@@ -1,4 +1,4 @@
-"""What a container gets for the libraries in it: wishes of several devices as one, variables, memory.
+"""What a container gets for its libraries: the merged settings of several devices, variables, memory.
 
 What the container's environment has already, from its image or from the pod, stays.
 """
@@ -17,11 +17,11 @@ from dranet.model.workload import (
     AUTO,
     CONFIG_NAME,
     CONFIG_PATH,
-    NO_WISHES,
+    NO_WORKLOAD_SETTINGS,
     TOPOLOGY_NAME,
     TOPOLOGY_PATH,
-    NcclWishes,
-    WorkloadWishes,
+    NcclSettings,
+    WorkloadSettings,
 )
 
 T = TypeVar("T")
@@ -30,77 +30,82 @@ T = TypeVar("T")
 UCX_NET_DEVICES = "UCX_NET_DEVICES"
 FORK_SAFE, HUGE_PAGES_SAFE = "RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE"
 _SAME_MEANING = {FORK_SAFE: "IBV_FORK_SAFE"}
-"""Another name by which libibverbs takes the same."""
+"""Another name of libibverbs for the same setting."""
 
 
-def merge_wishes(records: Iterable[PreparedClaim]) -> WorkloadWishes:
-    """The wishes of all devices of some claims of one pod.
+def merge_settings(records: Iterable[PreparedClaim]) -> WorkloadSettings:
+    """Merge the settings of all devices of some claims of one pod.
 
     Raises:
         ClaimError: InvalidConfig: two devices ask for different things of which there is one.
     """
-    wishes = [
-        device.workload for record in records for device in record.devices if device.workload != NO_WISHES
+    settings = [
+        device.workload
+        for record in records
+        for device in record.devices
+        if device.workload != NO_WORKLOAD_SETTINGS
     ]
-    if not wishes:
-        return NO_WISHES
-    nccl = [wish.nccl for wish in wishes]
-    return WorkloadWishes(
-        NcclWishes(
-            any(wish.topology_file for wish in nccl),
-            any(wish.config_file for wish in nccl),
-            _one("nccl.gidIndex", [wish.gid_index for wish in nccl], None),
-            _one("nccl.crossNic", [wish.cross_nic for wish in nccl], None),
-            _one("nccl.socketInterface", [wish.socket_interface for wish in nccl], ""),
+    if not settings:
+        return NO_WORKLOAD_SETTINGS
+    nccl = [one.nccl for one in settings]
+    return WorkloadSettings(
+        NcclSettings(
+            any(one.topology_file for one in nccl),
+            any(one.config_file for one in nccl),
+            _one("nccl.gidIndex", [one.gid_index for one in nccl], None),
+            _one("nccl.crossNic", [one.cross_nic for one in nccl], None),
+            _one("nccl.socketInterface", [one.socket_interface for one in nccl], ""),
         ),
-        any(wish.ucx_net_devices for wish in wishes),
-        any(wish.fork_safe for wish in wishes),
-        any(wish.huge_pages_safe for wish in wishes),
-        _one("memory.policy", [wish.memory_policy for wish in wishes], ""),
+        any(one.ucx_net_devices for one in settings),
+        any(one.fork_safe for one in settings),
+        any(one.huge_pages_safe for one in settings),
+        _one("memory.policy", [one.memory_policy for one in settings], ""),
     )
 
 
 def _one(path: str, values: Iterable[T], nothing: T) -> T:
     asked = [value for value in dict.fromkeys(values) if value != nothing]
     if len(asked) > 1:
-        told = " and ".join("auto" if value == AUTO else str(value) for value in asked)
+        listed = " and ".join("auto" if value == AUTO else str(value) for value in asked)
         raise ClaimError(
-            f"{path}: devices of the pod ask for {told}, and its containers can have one",
-            hint="say the same for all devices of the pod, or say it once",
+            f"{path}: devices of the pod ask for {listed}, and its containers can have one",
+            hint="set the same for all devices of the pod, or set it once",
             reason=Reason.INVALID_CONFIG,
         )
     return asked[0] if asked else nothing
 
 
 def build_environment(
-    wishes: WorkloadWishes, nics: Sequence[PodNic], files: Collection[str], given: Collection[str]
+    settings: WorkloadSettings, nics: Sequence[PodNic], files: Collection[str], present: Collection[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Variables to add.
+    """Return the variables to add.
 
     Args:
-        wishes: of the container.
-        nics: of the pod, those that are for UCX, in the order of its GPUs.
-        files: names of those that the container gets.
-        given: names of the variables that it has.
+        settings: the container's.
+        nics: the pod's devices for UCX, in the order of its GPUs.
+        files: names of the files that the container gets.
+        present: names of the variables that it has.
     """
-    wanted = [*_name_files(files, given), *_name_devices(wishes, nics)]
-    wanted += [(FORK_SAFE, "1")] * wishes.fork_safe + [(HUGE_PAGES_SAFE, "1")] * wishes.huge_pages_safe
+    wanted = [*_name_files(files, present), *_name_devices(settings, nics)]
+    wanted += [(FORK_SAFE, "1")] * settings.fork_safe + [(HUGE_PAGES_SAFE, "1")] * settings.huge_pages_safe
     return tuple(
-        (name, value) for name, value in wanted if name not in given and _SAME_MEANING.get(name) not in given
+        (name, value)
+        for name, value in wanted
+        if name not in present and _SAME_MEANING.get(name) not in present
     )
 
 
-def _name_files(files: Collection[str], given: Collection[str]) -> Iterator[tuple[str, str]]:
+def _name_files(files: Collection[str], present: Collection[str]) -> Iterator[tuple[str, str]]:
     """A config file of the container's own may name a topology, over which a variable would win."""
     if CONFIG_NAME in files:
         yield CONF_FILE, CONFIG_PATH
-    elif TOPOLOGY_NAME in files and CONF_FILE not in given:
+    elif TOPOLOGY_NAME in files and CONF_FILE not in present:
         yield TOPO_FILE, TOPOLOGY_PATH
 
 
-def _name_devices(wishes: WorkloadWishes, nics: Sequence[PodNic]) -> Iterator[tuple[str, str]]:
+def _name_devices(settings: WorkloadSettings, nics: Sequence[PodNic]) -> Iterator[tuple[str, str]]:
     """UCX counts ports; a device without RDMA goes by the name of its interface."""
-    if wishes.ucx_net_devices:
+    if settings.ucx_net_devices:
         names = [name for nic in nics for name in _ucx_names(nic)]
         if names:
             yield UCX_NET_DEVICES, ",".join(dict.fromkeys(names))
@@ -116,11 +121,11 @@ def _ucx_names(nic: PodNic) -> Iterator[str]:
 def list_memory_nodes(
     nics: Iterable[PodNic], gpus: Iterable[Device], with_memory: Collection[int] | None
 ) -> tuple[int, ...]:
-    """NUMA nodes of a pod's devices, as far as the node says.
+    """Return the NUMA nodes of a pod's devices, as far as the node reports them.
 
     Args:
         nics: those that ask for memory near them.
-        gpus: of the pod.
+        gpus: the pod's.
         with_memory: the NUMA nodes that have memory; ``None``: not known. The kernel refuses others.
 
     Raises:

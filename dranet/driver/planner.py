@@ -17,7 +17,7 @@ from dranet.claims.plan.pod import check_pod
 from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.claims.plan.workload import plan_workload
 from dranet.claims.select import select_results
-from dranet.claims.workload import merge_wishes
+from dranet.claims.workload import merge_settings
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
 from dranet.kernel.attachment.ipoib import read_ipoib_states
 from dranet.kernel.attachment.linkstate import read_link
@@ -336,7 +336,7 @@ class Planner:
         )
         others = self._other_claims_of_pod(record)
         check_pod([plan for claim in (record, *others) for plan in claim.plans])
-        merge_wishes([record, *others])
+        merge_settings([record, *others])
         check_parents(record.plans, self._links_on_top(decoded.claim))
         return record
 
@@ -352,7 +352,7 @@ class Planner:
             raise DeviceError(
                 f"device {device.name} has no device node that a container could be given",
                 hint="is its driver loaded, and the GPU well?",
-                reason=Reason.DEVICE_HELD_BACK,
+                reason=Reason.DEVICE_EXCLUDED,
             )
         return "" if self._vendor_device is None else self._vendor_device(device)
 

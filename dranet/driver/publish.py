@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.offer import take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
-from dranet.inventory.served_gpus import NOBODY, ServedGpus
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, ServedGpus
 from dranet.inventory.slices import plan_slices
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
@@ -146,7 +146,7 @@ class View(Struct, frozen=True):
     facts: NodeFacts = NO_FACTS
     policy: Policy = DEFAULT_POLICY
     """What the operator wanted at that scan."""
-    served: ServedGpus = NOBODY
+    served: ServedGpus = NO_OTHER_SERVER
     """Who else served GPUs at that scan."""
 
     @classmethod
@@ -155,7 +155,7 @@ class View(Struct, frozen=True):
         facts: NodeFacts,
         decisions: Iterable[Decision],
         policy: Policy = DEFAULT_POLICY,
-        served: ServedGpus = NOBODY,
+        served: ServedGpus = NO_OTHER_SERVER,
     ) -> View:
         """Sort the decisions; what a question about a held-back device needs is worked out when it comes."""
         offered: dict[str, Device] = {}
@@ -182,7 +182,7 @@ class View(Struct, frozen=True):
         is_uplink = decision.device.ifname in uplink_names(self.facts)
         return DeviceError(
             f"device {name} is not offered: {decision.reason}",
-            reason=Reason.DEVICE_IS_UPLINK if is_uplink else Reason.DEVICE_HELD_BACK,
+            reason=Reason.DEVICE_IS_UPLINK if is_uplink else Reason.DEVICE_EXCLUDED,
             retryable=False,
         )
 
@@ -209,7 +209,7 @@ class Inventory:
         policy: Callable[[], Policy],
         store: ClaimStore,
         metrics: Metrics,
-        judge_gpus: Callable[[Sequence[Gpu]], ServedGpus] = lambda _: NOBODY,
+        judge_gpus: Callable[[Sequence[Gpu]], ServedGpus] = lambda _: NO_OTHER_SERVER,
     ) -> None:
         """``judge_gpus`` says who else serves the GPUs of a scan."""
         self._reader = reader
@@ -382,7 +382,7 @@ class PublishLoop:
         self._health = health
         self._pages: Sequence[Sequence[Device]] | None = None
         """As of the last scan of this loop; ``None`` before the first."""
-        self._served = NOBODY
+        self._served = NO_OTHER_SERVER
         """What they were judged by. Others scan, too, and may have learned more since."""
         self._watch = ChangeWatch()
         self._running = False

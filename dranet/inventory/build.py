@@ -1,13 +1,13 @@
 """Facts -> devices: which PCI functions, links, RDMA devices and GPUs make one device each.
 
-Pure: it takes what ``dranet.kernel.discovery.scan`` read and what the store says pods have now, and knows
-neither. Whether a device is offered is ``filter``'s business; here even the loopback is a device, so that
-``dranet devices --all`` can say why it stays home.
+Pure: it takes what ``dranet.kernel.discovery.scan`` read and what pods have according to the store. ``offer``
+decides whether a device is offered; here even the loopback is a device, so that ``dranet devices --all`` can
+show why it is excluded.
 
 A device that a pod has is out of the scan's sight: its link is in another namespace while its PCI function
 (and, in shared RDMA mode, its RDMA device) is still here. Judged by such half facts it would look like an
 RDMA-only device and could be given away twice. So its recorded self is used, and none of its facts. It stays
-in the result even when its function is gone from the facts: ``filter`` tells that apart.
+in the result even when its function is gone from the facts: ``offer`` handles that case.
 
 One PCI function is one device, as in DraNet, because the function is what a claim names and what has the
 RDMA device. Where it carries several links (dual-port cards such as ConnectX-3, cxgb4), the first one stands
@@ -50,15 +50,15 @@ def build_devices(
     """Every device of the node, NICs and RDMA devices before GPUs, each in the order of PCI address or name.
 
     The order is that of preference for consumers: a class that tests only ``device.driver`` gets a NIC. It
-    and the devices depend on what the facts say, not on the order in which they say it.
+    and the devices depend on the facts, not on their order.
 
     Args:
         facts: one scan of the host.
         held: the devices that pods have now, by name, as recorded when they were prepared. Each keeps
             every field but ``ifname``, which is emptied.
-        policy: of it, whether IPoIB interfaces are offered, and whether the cluster takes list attributes.
+        policy: decides whether IPoIB interfaces are offered and attributes may be lists.
     """
-    parts = _Parts.of(facts, held, policy)
+    parts = _Hardware.of(facts, held, policy)
     devices = {name: replace(device, ifname="") for name, device in held.items()}
     for device in (*parts.pci_devices(), *parts.link_devices(), *parts.rdma_devices(), *parts.gpu_devices()):
         devices.setdefault(device.name, device)
@@ -72,7 +72,7 @@ def bare_device(name: str, ifname: str) -> Device:
 
 
 class _Surroundings(Struct, frozen=True):
-    """What a device's own facts do not say, but its neighbours'."""
+    """Facts about a device's neighbours."""
 
     links: Mapping[int, Link]
     """By ifindex."""
@@ -88,7 +88,7 @@ class _Surroundings(Struct, frozen=True):
         return cls(_index(facts.links, lambda link: link.ifindex), NearestGpus(placed), lists)
 
 
-class _Parts(Struct, frozen=True):
+class _Hardware(Struct, frozen=True):
     """The facts of what no pod has, indexed by the PCI function that carries them."""
 
     functions: Mapping[str, PciFunction]
@@ -106,7 +106,7 @@ class _Parts(Struct, frozen=True):
     offered_kinds: frozenset[str]
 
     @classmethod
-    def of(cls, facts: NodeFacts, held: Mapping[str, Device], policy: Policy) -> _Parts:
+    def of(cls, facts: NodeFacts, held: Mapping[str, Device], policy: Policy) -> _Hardware:
         functions = _index(facts.pci_functions, lambda function: function.address)
         around = _Surroundings.of(facts, functions, policy)
         rdma_on = _group_rdma(facts.rdma_devices, held)
@@ -128,7 +128,7 @@ class _Parts(Struct, frozen=True):
     def pci_devices(self) -> Iterator[Device]:
         """One device for each network function, and for each other function with a link or RDMA device.
 
-        A function without a driver of the kernel's is one, too, so that it can be said why it stays home.
+        A function without a kernel driver is also one, so that the reason for its exclusion can be shown.
         """
         nics = {f.address for f in self.functions.values() if f.base_class == _PCI_CLASS_NETWORK}
         for address in sorted(nics | {*self.links_on, *self.rdma_on} - {""}):
@@ -140,7 +140,7 @@ class _Parts(Struct, frozen=True):
     def link_devices(self) -> Iterator[Device]:
         """Links without PCI. A name that the rules give twice goes through base32 the second time.
 
-        The node's own links stay bare: nobody selects by attributes of what is never offered.
+        The node's own links stay bare: attributes of what is never offered have no use.
         """
         taken: set[str] = set()
         for link in self.links_on.get("", ()):
@@ -395,8 +395,8 @@ def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:
 
 
 def _by_preference(devices: Collection[Device]) -> tuple[Device, ...]:
-    """Cards, software links, GPUs. A physical function with virtual ones comes after the other cards: who
-    takes it takes the link from the pods that have its virtual functions."""
+    """Cards, software links, GPUs. A physical function with virtual ones comes after the other cards: a pod
+    that gets it takes the link from the pods that have its virtual functions."""
     gpus = [device for device in devices if device.kind is DeviceKind.GPU]
     cards = [device for device in devices if device.pci_address and device.kind is not DeviceKind.GPU]
     software = [device for device in devices if not device.pci_address and device.kind is not DeviceKind.GPU]

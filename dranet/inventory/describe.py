@@ -45,7 +45,7 @@ _GIGABITS = re.compile(r"(\d{1,6})(?:\.\d+)? Gb/sec")
 _GIGATRANSFERS = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 _PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _PCIE_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
-"""The kernel says 0 or 255 where it does not know."""
+"""The kernel reports 0 or 255 for an unknown width."""
 
 _KINDS_WITH_PEER = frozenset({"veth", "netkit", "vxcan"})
 """Their ``IFLA_LINK`` is the other end, which is no parent."""
@@ -56,7 +56,7 @@ _ERDMA_DRIVER = "erdma"
 
 
 def describe_link(link: Link) -> Values:
-    """What the network interface says of itself."""
+    """Attributes of the network interface."""
     return {
         a.IFNAME: link.ifname,
         a.TYPE: link.kind or "device",
@@ -95,17 +95,17 @@ def describe_versions(link: Link | None, rdma: RdmaDevice | None, function: PciF
     """Driver and firmware: the interface's word first, then that of the RDMA device and the function."""
     rdma_firmware = _version(rdma.firmware) if rdma else None
     firmware = (_version(link.firmware) if link else None) or rdma_firmware
-    said_twice = firmware is not None and rdma_firmware is not None and firmware.startswith(rdma_firmware)
+    is_repeated = firmware is not None and rdma_firmware is not None and firmware.startswith(rdma_firmware)
     return {
         a.DRIVER: (link.driver if link else "") or (function.driver if function else "") or None,
         a.DRIVER_VERSION: _version(link.driver_version) if link else None,
         a.FIRMWARE_VERSION: firmware,
-        a.RDMA_FIRMWARE: None if said_twice else rdma_firmware,
+        a.RDMA_FIRMWARE: None if is_repeated else rdma_firmware,
     }
 
 
 def describe_address(address: str) -> Values:
-    """What a PCI address alone says."""
+    """Attributes that follow from the PCI address alone."""
     lower = address.lower()
     return {
         a.PCI_ADDRESS: lower,
@@ -114,7 +114,7 @@ def describe_address(address: str) -> Values:
 
 
 def describe_pci(function: PciFunction) -> Values:
-    """What the PCI function says, whether or not it carries an interface.
+    """Attributes of the PCI function, with or without an interface.
 
     Names that pci.ids lacks are ``unknown``, as in DraNet, whose device class for EFA asks every device for
     ``pciDevice`` unguarded.
@@ -151,7 +151,7 @@ def describe_numa(node: int | None, lists: Mapping[int, tuple[int, ...]] | None)
     """The NUMA node; never -1, which would match every other device that has none.
 
     Args:
-        node: as the function says it.
+        node: the function's NUMA node.
         lists: ``nearness.near_numa_nodes`` where the cluster takes lists, else ``None``.
     """
     if node is None or node < 0:
@@ -203,7 +203,7 @@ def describe_near_gpus(near: Nearest | None) -> Values:
 
 
 def describe_gpu(gpu: Gpu) -> Values:
-    """A GPU. It says, too, what DraNet's manifests ask of every device unguarded."""
+    """Attributes of a GPU, including those that DraNet's manifests read of every device without a guard."""
     return {
         a.TYPE: "gpu",
         a.IFNAME: "",

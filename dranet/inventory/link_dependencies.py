@@ -1,6 +1,6 @@
-"""Which links the node lives by, and what is tied to them: the first thing that is never given away.
+"""Find the links that the node needs, and everything that depends on them; these are never offered.
 
-The node lives by its uplinks (the links of its default routes, and those by which rules send the traffic of
+The node needs its uplinks (the links of its default routes, and those by which rules send the traffic of
 others, such as pods) and by its protected addresses (its own addresses and that of the API server).
 A link is tied to one of them if taking it away, or taking along what belongs to it, may cut the node off.
 """
@@ -30,10 +30,10 @@ from dranet.model.uplinks import (
 
 
 class Dependency(Struct, frozen=True):
-    """Why a link stays home."""
+    """Why a link must stay on the node."""
 
     root: str
-    """Name of the link that the node lives by; the link itself or one that it is tied to."""
+    """Name of the link that the node needs: the link itself or one that it depends on."""
     why: str
     """What ``root`` does for the node: ``carries a default route``."""
     is_uplink: bool
@@ -58,9 +58,9 @@ class LinkDependencies(Struct, frozen=True):
 
 
 def find_link_dependencies(facts: NodeFacts) -> LinkDependencies:
-    """Walk from each link that the node lives by along masters, ports, parents and children, to the end.
+    """Walk from each link that the node needs along masters, ports, parents and children, to the end.
 
-    A link that the scan missed (it came while the kernel listed them) still dependencies its relatives.
+    A link that the scan missed (it came while the kernel listed them) still connects its relatives.
     """
     by_index = {link.ifindex: link for link in facts.links}
     dependencies = _roots(facts, by_index)
@@ -156,7 +156,7 @@ def _pairs(links: Iterable[Link]) -> Iterator[tuple[int, int]]:
 
 
 def _physical_functions(facts: NodeFacts, dependencies: Mapping[int, Dependency]) -> dict[str, Dependency]:
-    """Only upwards: virtual functions of an uplink that nobody uses are what SR-IOV is made for."""
+    """Find physical functions, not unused virtual functions of an uplink: those may be offered."""
     functions: Mapping[str, PciFunction] = {function.address: function for function in facts.pci_functions}
     found: dict[str, Dependency] = {}
     for link in facts.links:

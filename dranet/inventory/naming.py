@@ -35,7 +35,7 @@ def gpu_device_name(address: str) -> str:
 
 
 def may_be_gpu(name: str) -> bool:
-    """Whether a device of that name may be a GPU; an interface may be named so, too."""
+    """Whether a device of that name may be a GPU; an interface may also have such a name."""
     return name.startswith(_GPU)
 
 
@@ -79,7 +79,7 @@ def _encoded(prefix: str, text: str) -> str:
 
 def _to_bytes(text: str) -> bytes:
     """Names come from the kernel as bytes; those that are not UTF-8 travel as surrogate escapes. A capture
-    that somebody edited may hold any other surrogate, too."""
+    that was edited may also hold any other surrogate."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

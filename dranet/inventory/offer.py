@@ -21,7 +21,7 @@ from dranet.inventory.build import bare_device, build_devices, carrier
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.link_dependencies import LinkDependencies, find_link_dependencies
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, DeviceFilter, Policy, RuleResult
-from dranet.inventory.served_gpus import NOBODY, ServedGpus
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, ServedGpus
 from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction, RdmaDevice
@@ -41,7 +41,7 @@ def decide(
     facts: NodeFacts,
     policy: Policy = DEFAULT_POLICY,
     held: Collection[str] = frozenset(),
-    served: ServedGpus = NOBODY,
+    served: ServedGpus = NO_OTHER_SERVER,
 ) -> tuple[Decision, ...]:
     """One decision for each device, in the same order.
 
@@ -50,7 +50,7 @@ def decide(
         facts: one scan of the host.
         policy: what the operator decided.
         held: names of the devices that pods have now.
-        served: who else gives this node's GPUs to pods.
+        served: other drivers and device plugins that serve this node's GPUs.
     """
     view = _HostView.of(facts, policy, [device for device in devices if device.name in held], served)
     return tuple(
@@ -60,7 +60,7 @@ def decide(
 
 
 def uplink_names(facts: NodeFacts) -> frozenset[str]:
-    """Interface names of the links that the node lives by, and of everything tied to them."""
+    """Return the names of the links that the node needs, and of everything that depends on them."""
     return frozenset(find_link_dependencies(facts).links)
 
 
@@ -87,7 +87,11 @@ class _HostView(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, facts: NodeFacts, policy: Policy, held: Sequence[Device] = (), served: ServedGpus = NOBODY
+        cls,
+        facts: NodeFacts,
+        policy: Policy,
+        held: Sequence[Device] = (),
+        served: ServedGpus = NO_OTHER_SERVER,
     ) -> _HostView:
         functions = {function.address: function for function in facts.pci_functions}
         on_function: dict[str, list[Link]] = {}
@@ -179,26 +183,27 @@ def _decide_once(device: Device, policy: Policy) -> Decision:
 
 def _decide_by_policy(device: Device, policy: Policy) -> Decision:
     """The operator's attributes, then who may share it, then the operator's filter."""
-    ruled = policy.rules.attributes_for(device) if policy.rules else RuleResult()
-    device = replace(device, attributes={**device.attributes, **ruled.attributes})
+    added = policy.rules.attributes_for(device) if policy.rules else RuleResult()
+    device = replace(device, attributes={**device.attributes, **added.attributes})
     if policy.shared is not None and device.kind is DeviceKind.NIC:
-        device, ruled = _share(device, ruled, policy.shared)
+        device, added = _share(device, added, policy.shared)
     try:
         if policy.filter is None or policy.filter.matches(device.attributes):
-            return Decision(device, True, _OFFERED[device.kind], warnings=ruled.warnings)
-        return Decision(device, False, "does not match the operator's filter", warnings=ruled.warnings)
+            return Decision(device, True, _OFFERED[device.kind], warnings=added.warnings)
+        return Decision(device, False, "does not match the operator's filter", warnings=added.warnings)
     except DranetError as error:
         reason = f"fails the operator's filter: {error.message}"
-        return Decision(device, False, reason, filter_failed=True, warnings=ruled.warnings)
+        return Decision(device, False, reason, filter_failed=True, warnings=added.warnings)
 
 
-def _share(device: Device, ruled: RuleResult, shared: DeviceFilter) -> tuple[Device, RuleResult]:
-    """A device that the expression fails on stays with one claim at a time, and says so."""
+def _share(device: Device, added: RuleResult, shared: DeviceFilter) -> tuple[Device, RuleResult]:
+    """Mark a shared device. If the expression fails, one claim at a time may have it, and a warning is
+    added."""
     try:
-        return replace(device, shared=shared.matches(device.attributes)), ruled
+        return replace(device, shared=shared.matches(device.attributes)), added
     except DranetError as error:
         warning = f"device {device.name} is not shared: shared_devices fails on it: {error.message}"
-        return device, replace(ruled, warnings=(*ruled.warnings, warning))
+        return device, replace(added, warnings=(*added.warnings, warning))
 
 
 _MAX_JUDGED = 4096
@@ -246,14 +251,14 @@ def _exclusion_reason(device: Device, view: _HostView, policy: Policy) -> str:
 
 
 def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
-    """Who else has it comes first: what is left to others is none of our business."""
+    """Check first whether another driver serves the GPU; then its own state does not matter."""
     vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
     if policy.publish_gpus is PublishGpus.NEVER:
         return "is a GPU, and the setting publish_gpus is never"
     if policy.publish_gpus is PublishGpus.AUTO and vendor in view.served.by_vendor:
         return f"is a GPU, left to {view.served.by_vendor[vendor]} (publish_gpus is auto)"
     if policy.publish_gpus is PublishGpus.AUTO and not view.served.is_known:
-        return "is a GPU, and the API server has not told yet whether somebody else serves it"
+        return "is a GPU, and the API server has not answered yet whether another driver serves it"
     function = view.functions.get(device.pci_address)
     parts = view.gpu_parts.get(device.pci_address, "")
     return _driver_reason(function) or find_gpu_fault(device, function, parts)
@@ -351,16 +356,17 @@ _COMPUTE_NODES: Mapping[str, tuple[str, str]] = {
     "nvidia": ("/dev/nvidia-uvm", "the kernel module nvidia-uvm makes it"),
     "amd": ("/dev/kfd", "amdgpu makes it where it is built with HSA_AMD"),
 }
-"""By vendor: the node of all its GPUs without which CUDA, or ROCm, finds none, and who makes it."""
+"""By vendor: the device node that CUDA or ROCm needs for any GPU, and what creates it."""
 
 
 def find_gpu_fault(device: Device, function: PciFunction | None, parts: str) -> str:
-    """Empty for a GPU that a container can use whole.
+    """Return why a container cannot use the whole GPU; empty if it can. An error at Prepare would come too
+    late: the scheduler would choose the same device again.
 
     Args:
         device: the GPU.
         function: its own.
-        parts: what it is cut into, as its driver says (:class:`dranet.model.facts.Gpu`).
+        parts: the parts that it is cut into, as its driver reports (:class:`dranet.model.facts.Gpu`).
     """
     vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
     if vendor in _VIRTUAL_DISPLAYS:
@@ -371,7 +377,7 @@ def find_gpu_fault(device: Device, function: PciFunction | None, parts: str) -> 
         return f"is a GPU that is cut into parts ({parts})"
     paths = {node.path for node in device.char_devices}
     if not paths:
-        return "is a GPU without a device node that a container could be ruled"
+        return "is a GPU without a device node that a container could be given"
     node, maker = _COMPUTE_NODES.get(vendor, ("", ""))
     if node and node not in paths:
         return f"is a GPU, and there is no {node} to compute through: {maker}"
@@ -385,10 +391,12 @@ _IMMOBILE_DRIVERS = frozenset({"efa"})
 
 
 def find_loss(rdma: RdmaDevice, function: PciFunction | None, kernel: str) -> str:
-    """Why the RDMA device ends when its link moves, or empty.
+    """Why the RDMA device ends when its link moves, or empty. The kernel reports it only after an attempt.
 
-    ``kernel`` is the release (``6.1.0-28-amd64``). A distribution may have brought the newer driver to an
-    older kernel, so what the driver binds to counts first; an unknown release counts as a new one.
+    Software devices (rxe and siw) unregister on ``NETDEV_UNREGISTER``, and so do those of bnxt_re before
+    Linux 6.3, which made it an auxiliary driver. ``kernel`` is the release (``6.1.0-28-amd64``). A
+    distribution may have brought the newer driver to an older kernel, so what the driver binds to counts
+    first; an unknown release counts as a new one.
     """
     if not rdma.pci_address:
         return "it is software RDMA (rxe, siw)"
@@ -401,7 +409,11 @@ def find_loss(rdma: RdmaDevice, function: PciFunction | None, kernel: str) -> st
 
 
 def find_immobility(rdma: RdmaDevice, function: PciFunction | None) -> str:
-    """Why the RDMA device cannot move between namespaces, as exclusive mode demands, or empty."""
+    """Why the RDMA device cannot move between namespaces, as exclusive mode demands, or empty.
+
+    The kernel asks for ``disassociate_ucontext``, which EFA does not have, nor rxe in Linux 6.12, and refuses
+    the move with EOPNOTSUPP.
+    """
     if not rdma.pci_address:
         return "software RDMA (rxe, siw) cannot"
     if function is not None and function.driver in _IMMOBILE_DRIVERS:
@@ -413,7 +425,7 @@ def take_inventory(
     facts: NodeFacts,
     held: Mapping[str, Device],
     policy: Policy = DEFAULT_POLICY,
-    served: ServedGpus = NOBODY,
+    served: ServedGpus = NO_OTHER_SERVER,
 ) -> tuple[Decision, ...]:
     """One decision for each device of the node, in order of preference.
 
@@ -421,7 +433,7 @@ def take_inventory(
         facts: one scan of the host.
         held: the devices that pods have now, by name, as recorded when they were prepared.
         policy: what the operator decided.
-        served: who else gives this node's GPUs to pods.
+        served: other drivers and device plugins that serve this node's GPUs.
     """
     devices = build_devices(facts, held, policy)
     return decide(devices, facts, policy, held.keys(), served)

@@ -13,7 +13,7 @@ from dranet.model.device import AttributeValue, Device
 from dranet.settings import PublishGpus
 
 GUARANTEED_OWN_ATTRIBUTES = 5
-"""So many of the operator\'s own attributes have a place on each device, whatever else it has; no more."""
+"""At most this many of the operator\'s own attributes have a guaranteed place on each device."""
 
 
 class DeviceFilter(Protocol):
@@ -23,7 +23,7 @@ class DeviceFilter(Protocol):
         """Whether a device with these attributes (by qualified name) may be offered.
 
         Raises:
-            CelError: the expression failed on this device; it is held back then.
+            CelError: the expression failed on this device; the device is excluded.
         """
         ...
 
@@ -79,7 +79,7 @@ def qualified_name(name: object) -> str:
     """``rail`` -> ``dra.net/rail``; a name with a domain stays what it is.
 
     Raises:
-        ValueError: the API would refuse it; says what it must be.
+        ValueError: the API would refuse it; the message is the rule.
     """
     text = name if isinstance(name, str) else ""
     _, slash, identifier = text.rpartition("/")
@@ -99,6 +99,6 @@ class Decision(Struct, frozen=True):
     published: bool
     reason: str
     filter_failed: bool = False
-    """The operator's filter could not be evaluated on it; it is held back, and counted."""
+    """The operator's filter could not be evaluated on it; it is excluded, and counted."""
     warnings: tuple[str, ...] = ()
-    """What the operator's rules could not do for it, one line each; none of it holds the device back."""
+    """What the operator's rules could not do for it, one line each; none of it excludes the device."""

@@ -5,8 +5,8 @@ problem with its place. The limits are those of ``resource.k8s.io/v1``: a value 
 refuse takes the whole slice with it, and a value that was cut is another one; so both are refused at once.
 
 Rules only add. They see a device as the kernel describes it, never what another rule added, so their order
-matters for one thing alone: of two rules that set the same name, the later wins. A rule that fails on a
-device adds nothing to it, and says so: an attribute that is missing makes a claim find less, never more.
+matters only when two rules set the same name: the later one wins. A rule that fails on a device adds a
+warning and no attribute: a missing attribute makes a claim find less, never more.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class OwnAttributes(Struct, frozen=True):
         return frozenset(name for rule in self.rules for name in rule.values)
 
     def attributes_for(self, device: Device) -> RuleResult:
-        """What ``device`` gets: of more names than have a place, those that the file has first."""
+        """Return the attributes for ``device``; the first ones of the file if there are more than have a
+        place."""
         values: dict[str, AttributeValue] = {}
         warnings: list[str] = []
         for rule in self.rules:

@@ -1,6 +1,6 @@
-"""Who else gives the GPUs of this node to pods: a vendor's DRA driver, or a device plugin.
+"""Find other programs that give the GPUs of this node to pods: a vendor's DRA driver, or a device plugin.
 
-A GPU that two of them offer may be given to two pods, and neither would know. So where somebody serves one
+A GPU that two of them offer may be given to two pods without either noticing. So if another one serves one
 GPU of a vendor, all GPUs of that vendor are left to them: what a vendor's driver leaves out (a broken card,
 one that is cut into parts) it leaves out for a reason.
 """
@@ -23,7 +23,7 @@ VENDOR_DRIVERS: Mapping[str, str] = {
     "neuron.aws.com": "aws",
     "tpu.google.com": "google",
 }
-"""DRA drivers of which any device means GPUs of the vendor, whether or not it says its PCI address. NVIDIA's
+"""DRA drivers whose devices all mean GPUs of the vendor, with or without a published PCI address. NVIDIA's
 ``compute-domain.nvidia.com`` is not among them: its devices are channels between nodes."""
 
 _PLUGIN_RESOURCES: Mapping[str, re.Pattern[str]] = {
@@ -44,7 +44,7 @@ _ANY_GPU = re.compile(r"[^/]+/v?gpu([-_.].*)?", re.IGNORECASE)
 """Resources of those who share out any vendor's GPUs (``volcano.sh/vgpu-number``, ``aliyun.com/gpu-mem``)."""
 
 _VENDORS_OWN = re.compile(r"([^/]+\.)?(nvidia|amd|intel|habana|amazon|google|huawei|hygon|nec)\.[a-z]+/.*")
-"""Such a name says whose GPUs it means, or means none."""
+"""Names of vendors, which identify the GPUs that they mean, or mean none."""
 
 
 class OfferedElsewhere(Protocol):
@@ -67,8 +67,8 @@ class ServedGpus(Struct, frozen=True):
     """Vendor (as in :class:`Gpu`) -> who serves its GPUs, which reads after "left to"."""
 
 
-NOBODY = ServedGpus()
-"""Who looks without a cluster, as at a capture, takes it that nobody does."""
+NO_OTHER_SERVER = ServedGpus()
+"""Assumed without a cluster, as for a capture: no other program serves GPUs."""
 
 UNKNOWN = ServedGpus(is_known=False)
 
@@ -80,15 +80,15 @@ def find_servers(
     drivers: Iterable[str] = (),
     used: Iterable[str] = (),
 ) -> Mapping[str, str]:
-    """Who serves the GPUs of which vendor on this node.
+    """Map each vendor whose GPUs another program serves on this node to that program.
 
     Args:
-        gpus: of this node.
+        gpus: those of this node.
         devices: that other DRA drivers offer on this node.
         resources: extended resources of the Node.
         drivers: other DRA drivers with slices here. These may be empty: a vendor's driver takes broken GPUs
             out, and pods may have them still.
-        used: resources and drivers of which pods have devices, whether or not anybody serves them now.
+        used: resources and drivers of which pods have devices, even if no program serves them now.
     """
     gpus, devices = tuple(gpus), tuple(devices)
     addresses = {gpu.pci_address: gpu.vendor for gpu in gpus}

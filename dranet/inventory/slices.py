@@ -1,8 +1,8 @@
 """Devices -> pages of ResourceSlices within the limits of the Kubernetes API.
 
 The API server refuses a slice whole: one odd value would hide every device of the node. So whatever comes
-here is made to fit. Of a device that knows too much the attributes are chosen (:func:`fit_attributes`), which
-is by design; a value that cannot be published, or a device, is left out with a line that says so.
+here is made to fit. Attributes of a device that has too many are chosen (:func:`fit_attributes`), which is by
+design; a value or device that cannot be published is left out with a line in the log.
 
 The order of devices is kept: consumers try them in slice order, so it is the order of preference. Where the
 pages fall depends on the devices and the policy alone, so that nothing is rewritten while nothing changes.
@@ -58,7 +58,7 @@ class SlicePlan(Struct, frozen=True):
 
     pages: Pages
     losses: tuple[str, ...]
-    """One line for each device that lost something which somebody may miss: an invalid value, or one that the
+    """One line for each device that lost a value that users may miss: an invalid one, or one that the
     operator added or prefers."""
     crowded: Mapping[str, tuple[str, ...]]
     """By device: what a slice has no room for, the last of the catalogue."""
@@ -72,8 +72,8 @@ def build_slices(
 
 
 def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> SlicePlan:
-    """Pages of at most 128 devices, or 64 where the policy allows taints or lists; for none one empty page,
-    which tells that the pool is complete.
+    """Pages of at most 128 devices, or 64 where the policy allows taints or lists; without
+    devices one empty page, which marks the pool as complete.
 
     Where they are allowed every page is short, also one that has none, and also where the cluster keeps none:
     a page may get one at any time, and would then push devices from page to page.
@@ -102,7 +102,7 @@ def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> FittedAtt
 
     At most 32, and at most 48 values with the items of lists. Kept first are those without which nothing
     works, then the operator's own, then those that the operator prefers, then the others in the order of the
-    catalogue. Values are cut and bad ones left out, whoever they come from.
+    catalogue. Values are cut and invalid ones left out, from any source.
     """
     valid: dict[str, AttributeValue] = {}
     left_out = dict(device.left_out)
@@ -179,7 +179,7 @@ def _with_attributes(device: Device, kept: Mapping[str, AttributeValue]) -> Devi
 
 
 def _expected_losses(left_out: Mapping[str, str], policy: Policy) -> Iterator[str]:
-    """What more is known than a slice takes, and nobody has asked for."""
+    """Attributes that do not fit into a slice and that the operator has not asked for."""
     preferred = {_qualify(entry) for entry in policy.prefer_attributes}
     return (
         name

@@ -17,7 +17,7 @@ _Path = tuple[list[str], str]
 
 class DistanceMatrix(Struct, frozen=True):
     """How far each device is from each other one. ``cells[row][column]`` is symmetric; ``None`` is unknown,
-    and so is the diagonal, which nobody asks for."""
+    and fills the unused diagonal."""
 
     devices: tuple[Device, ...]
     cells: tuple[tuple[Distance | None, ...], ...]
@@ -125,11 +125,11 @@ class NearestGpus:
 def near_numa_nodes(nodes: Iterable[NumaNode]) -> Mapping[int, tuple[int, ...]]:
     """Each NUMA node -> itself and then, sorted, the nearest other nodes of its socket.
 
-    As the list form of ``resource.kubernetes.io/numaNode`` wants it (KEP-6072): of the other nodes those at
-    the smallest distance that there is, less those of another socket. A node whose distances or socket are
-    not known has only itself, because a list that is too long would match what is far away.
+    The list form of ``resource.kubernetes.io/numaNode`` (KEP-6072) wants the other nodes at the smallest
+    distance, without those of another socket. A node whose distances or socket are not known has only itself,
+    because a list that is too long would match what is far away.
     """
-    unique = {entry.node: entry for entry in sorted(nodes, key=repr)}  # the same one if a node is told twice
+    unique = {entry.node: entry for entry in sorted(nodes, key=repr)}  # the same one if a node occurs twice
     ordered = sorted(unique.values(), key=lambda entry: entry.node)
     return {entry.node: (entry.node, *_neighbours(entry, ordered)) for entry in ordered}
 

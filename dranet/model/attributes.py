@@ -5,7 +5,7 @@ and a test fails when the page is stale. Names and types are DraNet's where DraN
 selectors name them. Limits are those of ``resource.k8s.io/v1``: a value that the API server would refuse
 takes the whole slice with it, so it is cut or left out here, never sent.
 
-A device may know more than a slice can take. The order of :data:`CATALOGUE` says what is kept then;
+A device may know more than a slice can take. The order of :data:`CATALOGUE` decides what is kept then;
 ``inventory.slices`` carries it out.
 """
 
@@ -88,11 +88,11 @@ class Attribute(
     stability: Stability = Stability.KEPT
     essential: bool = False
     has_list_form: bool = False
-    """The value may be a list of its type, if the operator says that the cluster takes lists."""
+    """The value may be a list of its type, if the operator has declared that the cluster accepts lists."""
     qualified: str = ""
-    """``domain/name``, the key in ``Device.attributes``; not given but made."""
+    """``domain/name``, the key in ``Device.attributes``; derived from ``domain`` and ``name``."""
     python_type: _PythonType = str
-    """Made from ``type``."""
+    """Derived from ``type``."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "qualified", f"{self.domain}/{self.name}")
@@ -112,7 +112,7 @@ _NO_LINK = "the device has no network interface"
 _NO_PCI = "the device is not on PCI"
 _NO_RDMA = "the device has no RDMA device"
 _NO_GPU = "the device is not a GPU"
-_NOT_SAID = "the driver does not say"
+_NOT_REPORTED = "the driver does not report it"
 _NO_VF = "it is not a virtual function"
 _NO_PCI_LINK = "the function has no PCIe link of its own"
 _AS_MANY = "joined by commas, as many as fit whole"
@@ -164,7 +164,7 @@ STANDARD_NUMA_NODE = Attribute(
     "numaNode",
     _I,
     "NUMA node; with the setting `list_attributes` a list: this node, then the nearest others of its socket",
-    "the platform does not say",
+    "the platform does not report it",
     STANDARD_DOMAIN,
     stability=_STANDARD,
     essential=True,
@@ -179,7 +179,7 @@ RDMA_DEVICE = Attribute(
     _NO_RDMA,
     stability=_DRANET,
 )
-NUMA_NODE = Attribute("numaNode", _I, "NUMA node", "the platform does not say", stability=_DRANET)
+NUMA_NODE = Attribute("numaNode", _I, "NUMA node", "the platform does not report it", stability=_DRANET)
 PCI_ADDRESS = Attribute("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI, stability=_DRANET)
 PCI_VENDOR = Attribute(
     "pciVendor",
@@ -198,7 +198,7 @@ PCI_DEVICE = Attribute(
 PCI_SUBSYSTEM = Attribute(
     "pciSubsystem",
     _S,
-    "PCI subsystem's device id, four hex digits; `0000` if there is none",
+    "PCI subsystem's device id, four hex digits; `0000` without one",
     _NO_PCI,
     stability=_DRANET,
 )
@@ -220,8 +220,8 @@ ENCAPSULATION = Attribute(
     "encapsulation", _S, "link layer: `ether`, `infiniband` ...", _NO_LINK, stability=_DRANET
 )
 _ADDRESSES = "global unicast {} addresses in CIDR form, sorted, " + _AS_MANY
-IPV4 = Attribute("ipv4", _S, _ADDRESSES.format("IPv4"), "there is none", stability=_DRANET)
-IPV6 = Attribute("ipv6", _S, _ADDRESSES.format("IPv6"), "there is none", stability=_DRANET)
+IPV4 = Attribute("ipv4", _S, _ADDRESSES.format("IPv4"), "it has none", stability=_DRANET)
+IPV6 = Attribute("ipv6", _S, _ADDRESSES.format("IPv6"), "it has none", stability=_DRANET)
 ALIAS = Attribute("alias", _S, "the interface's alias, may be empty", _NO_LINK, stability=_DRANET)
 EBPF = Attribute(
     "ebpf",
@@ -234,14 +234,14 @@ TC_FILTERS = Attribute(
     "tcFilterNames",
     _S,
     f"names of the BPF programs on the TC hooks, sorted, {_AS_MANY}",
-    "there is none",
+    "it has none",
     stability=_DRANET,
 )
 TCX_PROGRAMS = Attribute(
     "tcxProgramNames",
     _S,
     f"names of the BPF programs on the TCX hooks, sorted, {_AS_MANY}",
-    "there is none",
+    "it has none",
     stability=_DRANET,
 )
 ERDMA = Attribute(
@@ -274,7 +274,7 @@ PCIE_SWITCH = Attribute(
     "no PCI, or the function is on the root bus",
 )
 LINK_SPEED = Attribute(
-    "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not say"
+    "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not report it"
 )
 RDMA_LINK_LAYER = Attribute(
     "rdmaLinkLayer",
@@ -284,11 +284,11 @@ RDMA_LINK_LAYER = Attribute(
 )
 RDMA_PORT_STATE = Attribute("rdmaPortState", _S, "state of that port: `ACTIVE`, `DOWN` ...", _NO_RDMA)
 RDMA_RATE = Attribute(
-    "rdmaRateGbps", _I, "rate of that port in Gbit/s, rounded down", "the kernel does not say"
+    "rdmaRateGbps", _I, "rate of that port in Gbit/s, rounded down", "the kernel does not report it"
 )
 GPU_VENDOR = Attribute("gpuVendor", _S, "`nvidia`, `amd`, `intel` ..., or the vendor id in hex", _NO_GPU)
-GPU_MODEL = Attribute("gpuModel", _S, "model name", "no GPU, or its driver does not say")
-GPU_UUID = Attribute("gpuUUID", _S, "the vendor's unique id", "no GPU, or its driver does not say")
+GPU_MODEL = Attribute("gpuModel", _S, "model name", "no GPU, or its driver does not report it")
+GPU_UUID = Attribute("gpuUUID", _S, "the vendor's unique id", "no GPU, or its driver does not report it")
 SRIOV_PF_ADDRESS = Attribute("sriovPfAddress", _S, "PCI address of the physical function", _NO_VF)
 SRIOV_VF_INDEX = Attribute(
     "sriovVfIndex", _I, "number of the virtual function, from 0, as `ip link set PF vf N` has it", _NO_VF
@@ -296,7 +296,7 @@ SRIOV_VF_INDEX = Attribute(
 BOND = Attribute("bond", _S, "the bond whose port the interface is", "it is not a port of a bond")
 BRIDGE = Attribute("bridge", _S, "the bridge whose port the interface is", "it is not a port of a bridge")
 PARENT = Attribute(
-    "parent", _S, "the interface below this one (of a VLAN, macvlan ...)", "there is none on the node"
+    "parent", _S, "the interface below this one (of a VLAN, macvlan ...)", "the node has no such interface"
 )
 VLAN_ID = Attribute("vlanId", _I, "VLAN id", "the interface is not a VLAN")
 PCI_VENDOR_ID = Attribute("pciVendorId", _S, "PCI vendor id, four hex digits", _NO_PCI)
@@ -314,7 +314,10 @@ PCIE_MAX_WIDTH = Attribute("pcieMaxWidth", _I, "PCIe lanes it is able to", _NO_P
 CARRIER = Attribute("carrier", _B, "whether the interface has a carrier", _NO_LINK)
 ADMIN_UP = Attribute("adminUp", _B, "whether the interface is set up (`IFF_UP`)", _NO_LINK)
 FIRMWARE_VERSION = Attribute(
-    "firmwareVersion", _S, "firmware, as the interface (`ethtool -i`), else the RDMA device says", _NOT_SAID
+    "firmwareVersion",
+    _S,
+    "firmware reported by the interface (`ethtool -i`), else by the RDMA device",
+    _NOT_REPORTED,
 )
 RDMA_PORT_GUID = Attribute("rdmaPortGuid", _S, "GUID of that RDMA port", "the port has none")
 RDMA_NODE_GUID = Attribute("rdmaNodeGuid", _S, "GUID of the RDMA device", "the RDMA device has none")
@@ -329,19 +332,19 @@ RDMA_PKEYS = Attribute(
     "rdmaPkeys",
     _S,
     f"partition keys of that RDMA port, in the order of the table, {_AS_MANY}",
-    "there is none",
+    "it has none",
     stability=_MAY_CHANGE,
 )
-PERMANENT_MAC = Attribute("permanentMac", _S, "hardware address burnt in", _NOT_SAID)
-DUPLEX = Attribute("duplex", _S, "`full` or `half`", "the link is down, or the driver does not say")
-QUEUES = Attribute("queues", _I, "receive queues in use", _NOT_SAID, stability=_MAY_CHANGE)
+PERMANENT_MAC = Attribute("permanentMac", _S, "hardware address burnt in", _NOT_REPORTED)
+DUPLEX = Attribute("duplex", _S, "`full` or `half`", "the link is down, or the driver does not report it")
+QUEUES = Attribute("queues", _I, "receive queues in use", _NOT_REPORTED, stability=_MAY_CHANGE)
 XDP = Attribute("xdp", _B, "whether an XDP program is attached", _NO_LINK, stability=_MAY_CHANGE)
-DRIVER_VERSION = Attribute("driverVersion", _S, "version of the driver", _NOT_SAID, stability=_MAY_CHANGE)
+DRIVER_VERSION = Attribute("driverVersion", _S, "version of the driver", _NOT_REPORTED, stability=_MAY_CHANGE)
 RDMA_FIRMWARE = Attribute(
     "rdmaFirmware",
     _S,
-    "firmware as the RDMA device says",
-    "it is what `firmwareVersion` begins with, or the RDMA device does not say",
+    "firmware reported by the RDMA device",
+    "it is what `firmwareVersion` begins with, or the RDMA device does not report it",
     stability=_MAY_CHANGE,
 )
 
@@ -412,8 +415,9 @@ CATALOGUE: tuple[Attribute, ...] = (
 )
 """In the order in which they are kept when a device has more than a slice can take.
 
-What comes and goes while the node runs (addresses, BPF programs) stands behind what a claim aligns by: one
-more address must not cost a device its place beside a GPU. What DraNet says of all interfaces is before both.
+What comes and goes while the node runs (addresses, BPF programs) comes after what a claim aligns by: one more
+address must not cost a device its place next to a GPU. What DraNet publishes for all interfaces precedes
+both.
 """
 
 PLACES: dict[str, int] = {attribute.qualified: place for place, attribute in enumerate(CATALOGUE)}
@@ -459,7 +463,8 @@ def attribute_map(values: Mapping[Attribute, AttributeValue | None]) -> dict[str
 
 
 def fit_value(value: AttributeValue) -> AttributeValue | None:
-    """The value as the API server accepts it, strings cut at 64 bytes; ``None`` if it cannot be mended."""
+    """The value as the API server accepts it, strings cut at 64 bytes; ``None`` if it cannot be made to
+    fit."""
     if isinstance(value, str):
         is_fine = len(value) <= MAX_VALUE_BYTES and value.isascii()
         return value if is_fine else cut_text(value)

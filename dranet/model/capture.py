@@ -1,8 +1,8 @@
 """A capture: all facts of one machine as a JSON document that another machine can read.
 
 ``dranet capture`` writes it, ``--facts`` and the setting ``facts_file`` read it, and ``tests/data`` is made
-of it. Fields that hold their default are left out, so that a document says only what the kernel said. A
-document is input from outside: whatever does not fit is refused with its place, and nothing is converted.
+of it. Fields that hold their default are left out, so that a document contains only what the kernel reported.
+A document is input from outside: whatever does not fit is refused with its place, and nothing is converted.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Capture(Struct, frozen=True):
-    """``source`` says where the facts come from, in words: captured from which machine, or from which
-    public documentation."""
+    """``source`` describes where the facts come from: the captured machine, or the public documentation."""
 
     facts: NodeFacts
     source: str = ""
@@ -63,8 +62,8 @@ def decode_capture(text: str) -> Capture:
         raise SettingsError(f"the capture is larger than {MAX_CAPTURE_BYTES} bytes")
     document = _parse(text)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        told = document.get("format") if isinstance(document, dict) else None
-        found = "does not say its format" if told is None else f"has format {_shown(told)}"
+        declared = document.get("format") if isinstance(document, dict) else None
+        found = "has no format" if declared is None else f"has format {_shown(declared)}"
         raise SettingsError(
             f"the capture {found}, this dranet reads {FORMAT!r}", hint="write it with dranet capture"
         )
@@ -82,7 +81,8 @@ class _Document(Struct, frozen=True):
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers names given twice: JSON allows it, and readers differ on who wins."""
+    """A JSON object that remembers names given twice: JSON allows it, and readers differ on which value
+    wins."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -125,7 +125,7 @@ def _known_fields(record: type) -> Mapping[str, _Field]:
 
 
 class _Reading:
-    """One pass over a document: builds what fits and notes what does not, so that all is said at once."""
+    """One pass over a document: builds what fits and collects every problem."""
 
     def __init__(self) -> None:
         self.problems = 0

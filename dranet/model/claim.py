@@ -32,7 +32,7 @@ class PodRef(Struct, frozen=True):
 
 
 class ConfigSource(StrEnum):
-    """Who wrote an opaque config."""
+    """The author of an opaque config."""
 
     CLASS = "FromClass"
     CLAIM = "FromClaim"

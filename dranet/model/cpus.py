@@ -17,16 +17,16 @@ _MASK = re.compile(r"[0-9a-fA-F]{1,8}(?:,[0-9a-fA-F]{1,8})*")
 _WORD_BITS = 32
 
 MOST_CPUS = 8192
-"""The most that Linux is built for (``NR_CPUS_RANGE_END``); a list that names more is none of its."""
+"""The most that Linux is built for (``NR_CPUS_RANGE_END``); a list that names more is not from the kernel."""
 
 
 class CpuLayout(Struct, frozen=True):
-    """The CPUs of a node, as far as it matters for who works for a device."""
+    """The CPUs of a node, as far as they matter for the choice of CPUs for a device."""
 
     online: tuple[int, ...] = ()
     kept_free: tuple[int, ...] = ()
-    """Isolated, without a tick or without interrupts (``isolcpus``, ``nohz_full``, ``irqaffinity``): somebody
-    wants them undisturbed."""
+    """Isolated, without a tick or without interrupts (``isolcpus``, ``nohz_full``, ``irqaffinity``): to be
+    left undisturbed."""
     numa_nodes: tuple[NumaNode, ...] = ()
 
 
@@ -37,7 +37,7 @@ class CpuSurroundings(Struct, frozen=True):
     irqs: Mapping[str, str] = field(default_factory=dict)
     """The CPUs that each interrupt of the function may go to, by its number."""
     queues: Mapping[str, str] = field(default_factory=dict)
-    """What stands in ``tx-0/xps_cpus`` and the like."""
+    """The content of ``tx-0/xps_cpus`` and its like."""
     balancer: str = ""
     """Why the interrupts are not ours to place; empty where they are."""
 
@@ -99,10 +99,10 @@ def find_local_cpus(layout: CpuLayout, numa_node: int | None) -> tuple[int, ...]
     NUMA node all are near.
 
     Raises:
-        LookupError: there are none, or nobody can say which; the text reads after a colon.
+        LookupError: no CPU is known to be near; the text reads after a colon.
     """
     if numa_node is None and len(layout.numa_nodes) > 1:
-        raise LookupError("the node does not say to which of its NUMA nodes the device belongs")
+        raise LookupError("the node does not report to which of its NUMA nodes the device belongs")
     local = set(layout.online) if numa_node is None else _cpus_of(layout.numa_nodes, numa_node)
     near = local & set(layout.online)
     if not near:
@@ -117,7 +117,7 @@ def find_local_cpus(layout: CpuLayout, numa_node: int | None) -> tuple[int, ...]
 
 
 def _cpus_of(nodes: Collection[NumaNode], number: int) -> set[int]:
-    """Of this node, or of the nearest that has some."""
+    """Return the CPUs of this node, or of the nearest one that has any."""
     known = {node.node: set(parse_cpu_list(node.cpus)) for node in nodes}
     if known.get(number):
         return known[number]

@@ -93,7 +93,7 @@ class Device(Struct, frozen=True):
 
     @property
     def rdma_identity(self) -> RdmaIdentity:
-        """Of the RDMA device, which has a name."""
+        """The identity of the RDMA device, which has a name."""
         return RdmaIdentity(self.rdma_device, self.rdma_guid, self.rdma_pci_address)
 
 
@@ -107,7 +107,7 @@ class TaintEffect(StrEnum):
 
 
 class Taint(Struct, frozen=True):
-    """One entry of ``devices[].taints``. The server notes the time (``timeAdded``) when there is none."""
+    """One entry of ``devices[].taints``. The server sets ``timeAdded`` if it is absent."""
 
     key: str
     """A label key, ``dra.net/link-down``."""

@@ -1,7 +1,7 @@
 """How far two devices are from each other, by their places in the PCIe and NUMA tree.
 
 The words are those of ``nvidia-smi topo -m`` and NCCL, by the definitions in the legend of the former (text
-beside each word below) and by the way the latter searches its graph (``src/graph/paths.cc``: one switch
+next to each word below) and by the way the latter searches its graph (``src/graph/paths.cc``: one switch
 between two devices is PIX, a step from switch to switch makes it PXB, a step through the processor PHB).
 NCCL has no NODE: what crosses from one host bridge to another it calls PHB or SYS. They are read from the
 places alone, so a device that a pod has keeps its distance.
@@ -57,16 +57,16 @@ class Placed(Protocol):
 
     @property
     def numa_node(self) -> int | None:
-        """``None`` where the platform does not say."""
+        """``None`` where the platform does not report it."""
 
 
 def distance(a: Placed, b: Placed) -> Distance | None:
-    """How far ``a`` and ``b`` are from each other; symmetric; ``None`` where the facts do not say.
+    """How far ``a`` and ``b`` are from each other; symmetric; ``None`` where the facts are missing.
 
     With a switch, a path is ``root port, upstream port, downstream port, function``. Two functions on one
     switch part after its upstream port, which leaves each two hops below the last common bridge; NCCL
     counts the same way. Functions of one card, virtual ones among them, part at the last hop. A virtual
-    machine that shows each function in a PCI domain of its own leaves only the NUMA nodes to tell by.
+    machine that shows each function in a PCI domain of its own leaves only the NUMA nodes for comparison.
     """
     if not (a.pci_path and b.pci_path and a.pcie_root and b.pcie_root):
         return None

@@ -1,4 +1,4 @@
-"""What the kernel told us, unjudged: links, PCI functions, RDMA devices, GPUs.
+"""Facts read from the kernel, without interpretation: links, PCI functions, RDMA devices, GPUs.
 
 Filled by ``dranet.kernel.discovery.scan`` from netlink and sysfs, read by ``dranet.inventory``. Sources: the
 kernel's ``Documentation/ABI/testing/sysfs-bus-pci``, ``sysfs-class-net``, ``sysfs-class-infiniband``
@@ -31,13 +31,13 @@ class Address(Struct, frozen=True):
     """``IFA_F_*`` bits (``linux/if_addr.h``)."""
     label: str = ""
     peer: str = ""
-    """Point-to-point peer in CIDR form, empty when there is none."""
+    """Point-to-point peer in CIDR form, or empty."""
     broadcast: str = ""
     valid_seconds: int | None = None
-    """Remaining valid lifetime; ``None`` is for ever."""
+    """Remaining valid lifetime; ``None``: unlimited."""
     preferred_seconds: int | None = None
     metric: int = 0
-    """Of the prefix route that the kernel makes from it; 0 is the kernel's own."""
+    """Metric of the prefix route that the kernel makes from it; 0 is the kernel's own."""
 
 
 class Link(Struct, frozen=True):
@@ -65,8 +65,8 @@ class Link(Struct, frozen=True):
     master: int | None = None
     """ifindex of the bridge, bond or VRF it is enslaved to."""
     lower: int | None = None
-    """``IFLA_LINK``: ifindex of the parent of a VLAN, macvlan ...; of a foreign namespace where
-    ``link_netnsid`` is set."""
+    """``IFLA_LINK``: ifindex of the parent of a VLAN, macvlan ...; it counts in another
+    namespace when ``link_netnsid`` is set."""
     link_netnsid: int | None = None
     parent_bus: str = ""
     parent_device: str = ""
@@ -84,7 +84,7 @@ class Link(Struct, frozen=True):
     phys_port_name: str = ""
     """``p0`` for an uplink port, ``pf0vf3`` for a representor."""
     driver: str = ""
-    """As the driver names itself to ethtool; empty for software links and where nobody asked."""
+    """As the driver names itself to ethtool; empty for software links and where it was not read."""
     driver_version: str = ""
     firmware: str = ""
     speed_mbps: int | None = None
@@ -177,7 +177,8 @@ class CharDevice(Struct, frozen=True):
     major: int
     minor: int
     file_mode: int | None = None
-    """Permission bits that its driver wants for the node (``DEVMODE`` of its uevent); ``None``: not told."""
+    """Permission bits that its driver wants for the node (``DEVMODE`` of its uevent); ``None``: not
+    reported."""
 
 
 class PciFunction(Struct, frozen=True):
@@ -193,7 +194,7 @@ class PciFunction(Struct, frozen=True):
     subsystem_device_id: int = 0
     driver: str = ""
     numa_node: int | None = None
-    """``None`` where the platform says -1."""
+    """``None`` where the platform reports -1."""
     root: str = ""
     """Root complex, ``pci0000:00``."""
     path: tuple[str, ...] = ()
@@ -295,7 +296,7 @@ class ProtectedLink(Struct, frozen=True):
     """Reads after "carries": ``the route to the API server``, ``the node's address``."""
     address: str
     ifindex: int
-    """0: there is a route, and its output cannot be told."""
+    """0: a route exists, and its output is unknown."""
 
 
 class Host(Struct, frozen=True):
@@ -321,8 +322,8 @@ class NodeFacts(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     """Rules of both families that look up a table other than local and main."""
     policy_routes: tuple[Route, ...] = ()
-    """Of the tables that ``rules`` look up: default routes; and, where a rule names a source, of the other
-    routes one for each output."""
+    """From the tables that ``rules`` look up: the default routes and, where a rule names a source, one of the
+    other routes for each output."""
     protected_links: tuple[ProtectedLink, ...] = ()
     """The node's own addresses and the ways to the API server."""
     numa_nodes: tuple[NumaNode, ...] = ()

@@ -1,4 +1,10 @@
-"""The GPUs of a pod, whoever gave them: each with its place on this node and who told of it."""
+"""The GPUs of a pod, from any driver or device plugin: their place on this node and the source that names
+them.
+
+Names of GPUs in variables, mounts, CDI devices and device plugins are those of the documentation of NVIDIA's
+container toolkit and device plugin, AMD's container toolkit and device plugin, and Habana's container
+runtime. Which GPU of the node is meant is found by :mod:`dranet.driver.alignment.observations`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +52,7 @@ class PodGpu(Struct, frozen=True):
     device: Device
     """As this driver knows it, published or not."""
     source: GpuSource
-    told_by: str = ""
+    holder: str = ""
     """The claim or the container, where it helps: ``claim train/gpus``, ``container main``."""
 
     @property
@@ -67,11 +73,11 @@ class PodGpu(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """A GPU, or what may be one, that nobody can place on this node: a clause that reads after the pod."""
+    """A GPU, or what may be one, without a known place on this node: a clause that reads after the pod."""
 
     text: str
     is_other_driver: bool = False
-    """A device of another driver, of which no slice says where it sits."""
+    """A device of another driver whose slices do not publish its place."""
 
 
 class GpusOfPod(Struct, frozen=True):
@@ -145,7 +151,7 @@ def may_be_gpu_node(path: str) -> bool:
 
 
 def is_shared_node(path: str) -> bool:
-    """Whether all GPUs of a vendor have the device node in common: it tells none from the others."""
+    """Whether all GPUs of a vendor share the device node, so that it identifies none of them."""
     return path in _SHARED_NODES
 
 
@@ -166,7 +172,8 @@ def find_cdi_names(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def parse_cdi_name(name: str) -> tuple[str, str] | None:
-    """Vendor and the name that it has for its GPU; ``None`` for what is no GPU, or not told by its name."""
+    """Vendor and the name that it has for its GPU; ``None`` for what is not a GPU, or not identified by its
+    name."""
     found = _CDI_NAME.fullmatch(name)
     if found is None or found["kind"] not in _CDI_KINDS:
         return None

@@ -1,4 +1,4 @@
-"""The outcome of Prepare: how to attach each device, and the host state to give back.
+"""The outcome of Prepare: how to attach each device, and the host state to restore.
 
 A plan is data. ``claims.plan`` builds it, ``store`` keeps it, ``kernel.attachment`` applies it in the
 runtime's hook and undoes it at release, perhaps after a restart of the driver. A field that is added later
@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
-from dranet.model.workload import NO_WISHES, WorkloadWishes
+from dranet.model.workload import NO_WORKLOAD_SETTINGS, WorkloadSettings
 
 RECORD_VERSION = 4
-"""Of what this driver writes. 1 had neither this number nor what a :class:`LinkState` has below it; 2 did not
-say which alternative of a request won, nor anything of the files that tell containers about their devices; 3
-knew nothing of what brings a workload near its devices: files for its libraries, memory, CPUs."""
+"""Version of the records that this driver writes. Version 1 had neither this number nor the fields that
+follow it in :class:`LinkState`; 2 lacked the alternative of a request that won and the metadata files for
+containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs."""
 
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""
@@ -31,7 +31,7 @@ WHOLE_STATE_VERSION = 2
 
 
 class EthtoolState(Struct, frozen=True):
-    """What ``ethtool`` tells and may change of a link. What the driver does not have is absent.
+    """What ``ethtool`` reads and sets on a link. What the driver does not support is absent.
 
     Names of rings, channels and coalescing are those of ``EthtoolConfig``
     (``rx_mini``, ``combined``, ``rx_usecs``); a switch among them is 0 or 1.
@@ -54,8 +54,8 @@ class EthtoolState(Struct, frozen=True):
     fec: Mapping[str, int] = field(default_factory=dict)
     """``auto``, and the kernel's name of each encoding (``RS``)."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By field of this class: the error of a driver that failed to tell it. A plan is made with it and keeps
-    none of it."""
+    """By field of this class: the error of a driver that failed to report it. A plan is made with it and does
+    not keep it."""
 
 
 class RssContext(Struct, frozen=True):
@@ -67,7 +67,7 @@ class RssContext(Struct, frozen=True):
     key: str = ""
     """In hex; empty where the driver has none."""
     function: int = 0
-    """``ETH_RSS_HASH_*``; 0 where the driver does not tell it."""
+    """``ETH_RSS_HASH_*``; 0 where the driver does not report it."""
     transform: int = 0
     """``RXH_XFRM_*``: what is done to the packet's fields before they are hashed."""
 
@@ -83,7 +83,7 @@ class FlowRule(Struct, frozen=True):
 
 
 class SteeringState(Struct, frozen=True):
-    """How a NIC chooses the queue for what it receives; ``None`` is "not told by the driver"."""
+    """How a NIC chooses the queue for what it receives; ``None``: the driver does not report it."""
 
     rss: RssContext | None = None
     contexts: tuple[RssContext, ...] | None = None
@@ -103,14 +103,14 @@ class DcbState(Struct, frozen=True):
 
 
 class TrafficControl(Struct, frozen=True):
-    """One qdisc or class that somebody put on a link; the kernel's own default qdiscs are left out."""
+    """One qdisc or class that was added to a link; the kernel's own default qdiscs are left out."""
 
     what: Literal["qdisc", "class"]
     kind: str
     handle: int
     parent: int
     options: str = ""
-    """``TCA_OPTIONS`` in hex, as the kernel told them and as it takes them again."""
+    """``TCA_OPTIONS`` in hex, as the kernel returned them and accepts them again."""
 
 
 class LinkState(Struct, frozen=True):
@@ -135,8 +135,8 @@ class LinkState(Struct, frozen=True):
     parent_device: str = ""
     """``IFLA_PARENT_DEV_NAME``, the PCI address of a NIC; empty for software links and on old kernels."""
     version: int = 1
-    """:data:`RECORD_VERSION` of who recorded it. Before :data:`WHOLE_STATE_VERSION` nobody recorded what is
-    below."""
+    """:data:`RECORD_VERSION` of the driver that recorded it. Before :data:`WHOLE_STATE_VERSION` the fields
+    below were not recorded."""
     altnames: tuple[str, ...] = ()
     promiscuous: bool = False
     """``IFF_PROMISC`` as an administrator set it."""
@@ -146,7 +146,7 @@ class LinkState(Struct, frozen=True):
     offload_sizes: Mapping[str, int] = field(default_factory=dict)
     """Bytes by name: ``gso_max_size``, ``gro_max_size``, ``gso_ipv4_max_size``, ``gro_ipv4_max_size``."""
     token: str = ""
-    """IPv6 token; empty is none."""
+    """IPv6 token, or empty."""
     ethtool: EthtoolState = field(default=EthtoolState())
     traffic_control: tuple[TrafficControl, ...] = ()
     """Parents before children."""
@@ -195,7 +195,7 @@ class CpuState(Struct, frozen=True):
     """Which CPUs worked for a device when Prepare found it; only what its plan is to change.
 
     By number of the interrupt: the CPUs that it may go to (``0-55``). By file below the link's ``queues``
-    (``tx-0/xps_cpus``): what stood there.
+    (``tx-0/xps_cpus``): its content.
     """
 
     irqs: Mapping[str, str] = field(default_factory=dict)
@@ -362,7 +362,7 @@ class AddRule(AttachStep, frozen=True, tag="add-rule"):
 class LimitRate(AttachStep, frozen=True, tag="limit-rate"):
     """Limit what the link carries, in the pod's namespace: bits per second and bytes of burst.
 
-    The pod's receive direction takes an ``ifb`` link beside it, which goes with the give-back.
+    The pod's receive direction takes an ``ifb`` link in addition, which the release removes.
     """
 
     egress_bits_per_second: int | None = None
@@ -403,7 +403,8 @@ Step = (
     | LimitRate
     | MoveRdma
 )
-"""Told apart on disk by ``step``. ``claims.plan`` puts them into the order in which they are applied."""
+"""On disk, ``step`` distinguishes them. ``claims.plan`` puts them into the order in which they are
+applied."""
 
 
 class DhcpLease(Struct, frozen=True):
@@ -442,9 +443,9 @@ class AttachPlan(Struct, frozen=True):
     host: LinkState | None = None
     lease: DhcpLease | None = None
     cpus: CpuState | None = None
-    """What the host gets back of a :class:`SetCpuLocality`; ``None`` where there is none."""
+    """What to restore after a :class:`SetCpuLocality`; ``None`` when the plan has no such step."""
     ipoib: tuple[IpoibState, ...] = ()
-    """What the host gets back with the RDMA device of a :class:`MoveRdma`."""
+    """The IPoIB interfaces to restore with the RDMA device of a :class:`MoveRdma`."""
     rdma_cm: Mapping[str, str] = field(default_factory=dict)
     """Defaults of ``rdma_cm`` for the device that a :class:`MoveRdma` moves, by ``1/default_roce_mode``."""
 
@@ -469,7 +470,7 @@ class RdmaAccess(Struct, frozen=True):
 class PreparedDevice(Struct, frozen=True):
     """One allocated device of a claim, ready for its pod.
 
-    ``plan`` is ``None`` where nothing moves: a GPU, or admin access to somebody else's NIC.
+    ``plan`` is ``None`` where nothing moves: a GPU, or admin access to a NIC that another claim holds.
     """
 
     request: str
@@ -482,8 +483,8 @@ class PreparedDevice(Struct, frozen=True):
     share_id: str | None = None
     admin_access: bool = False
     rdma: RdmaAccess = field(default=RdmaAccess())
-    workload: WorkloadWishes = field(default=NO_WISHES)
-    """What the containers that name the claim get beside the device."""
+    workload: WorkloadSettings = field(default=NO_WORKLOAD_SETTINGS)
+    """What the containers that name the claim get in addition to the device."""
     vendor_cdi_id: str = ""
     """The vendor's CDI device that gives a GPU to containers, which is among ``cdi_ids``; empty where our own
     spec has its device nodes."""
@@ -520,14 +521,13 @@ class PreparedClaim(Struct, frozen=True):
     """What the store keeps of one claim, keyed by ``claim.uid`` and found by ``pod.uid``.
 
     ``sandbox_id``, ``netns_path`` and ``netns_id`` are set (and committed) before the first step in that
-    namespace and emptied after the give-back, so that a restart knows where to look; a pod may get a second
-    sandbox.
-    ``netns_id`` tells the namespace from a later one at the same path; records of earlier versions have none.
-    ``boot_id`` tells a record of an earlier boot, whose kernel state is gone. ``pod_claim_name`` is what the
-    pod's spec calls a claim that was made from a template, else empty. ``metadata`` is empty where no files
-    are wanted, and in records of earlier versions. ``others`` are the claim's devices of other drivers, which
-    may be GPUs. ``stopped_sandbox_id`` is the last sandbox of the pod that the runtime has told to stop,
-    whichever instance of the driver it told: that one gets nothing any more.
+    namespace and cleared after the release, so that a restart knows where to look; a pod may get a second
+    sandbox. ``netns_id`` distinguishes the namespace from a later one at the same path; it is empty in
+    records of earlier versions. ``boot_id`` marks a record of an earlier boot, whose kernel state is gone.
+    ``pod_claim_name`` is what the pod's spec calls a claim that was made from a template, else empty.
+    ``metadata`` is empty where no files are wanted, and in records of earlier versions. ``others`` are the
+    claim's devices of other drivers, which may be GPUs. ``stopped_sandbox_id`` is the last sandbox of the pod
+    that the runtime has stopped, through any instance of the driver: nothing is attached to it any more.
     """
 
     claim: ClaimRef

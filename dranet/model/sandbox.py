@@ -1,4 +1,4 @@
-"""What the container runtime tells of pods and containers, and what it takes back from us."""
+"""What the container runtime reports about pods and containers, and the changes that it accepts."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Rlimit(Struct, frozen=True):
 
 class Container(Struct, frozen=True):
     """A container about to be created in a pod, with what plugins before us add to it, or one that exists.
-    ``mounts`` include those of its CDI devices; ``rlimits`` are those that its image or somebody before us
-    set, not the ones that it inherits, and of several of one type the last counts."""
+    ``mounts`` include those of its CDI devices; ``rlimits`` are those that its image or an earlier plugin
+    set, not the ones that it inherits; the last one of a type counts."""
 
     id: str
     name: str
@@ -79,14 +79,15 @@ class Container(Struct, frozen=True):
     rlimits: tuple[Rlimit, ...] = ()
     devices: tuple[CharDevice, ...] = ()
     running: bool = False
-    """Its processes live, perhaps frozen; false of one that is only created (told by Synchronize alone)."""
+    """Its processes live, perhaps frozen; false for one that is only created (known from Synchronize
+    alone)."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """That of its image and what the pod or a device plugin sets. Of containers that exist already (told by
-    Synchronize) only what may name GPUs, and so with ``devices`` and ``cdi_devices``."""
+    """Variables of its image and those that the pod or a device plugin sets. For containers that exist
+    already (known from Synchronize) only what may name GPUs; likewise ``devices`` and ``cdi_devices``."""
     memory_nodes: str = ""
-    """NUMA nodes that its memory may come from (cpuset), where the kubelet or a plugin before us says so."""
+    """NUMA nodes that its memory may come from (cpuset), where the kubelet or an earlier plugin set them."""
     cdi_devices: tuple[str, ...] = ()
-    """Qualified names (``vendor.com/class=device``), as far as the runtime tells them."""
+    """Qualified names (``vendor.com/class=device``), as far as the runtime reports them."""
 
 
 class MemoryPolicy(Struct, frozen=True):

@@ -26,9 +26,9 @@ class ConditionType(StrEnum):
     CONFIGURED = "Configured"
     """All that the claim asked of it is set, and was read back."""
     ALIGNED = "TopologyAligned"
-    """Whether the pod's GPUs are as near as this node could have given; whoever gave them."""
+    """Whether the pod's GPUs, from any driver, are as near as possible on this node."""
     RELEASED = "Released"
-    """Given back to the node: True as it was, False with what could not be restored."""
+    """Returned to the node: True with its state restored, False with what could not be restored."""
 
 
 class ConditionReason(StrEnum):
@@ -82,7 +82,7 @@ class AttachedLink(Struct, frozen=True):
     """A link as read back from the pod's namespace after the attach."""
 
     device: str
-    """Of the link itself, or of the one that it was made on."""
+    """Name of the device of the link itself, or of the one that it was made on."""
     pod_ifname: str
     mac: str
     mtu: int

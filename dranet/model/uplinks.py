@@ -27,10 +27,10 @@ TUNNEL_KINDS = frozenset(
         "ovpn", "ppp", "sit", "tun", "vti", "vti6", "vxlan", "wireguard", "xfrm",
     }
 )  # fmt: skip
-"""What goes in here comes out of another link, which the kernel does not tell."""
+"""Kinds whose packets leave by another link, which the kernel does not report."""
 
 DEFAULT_ROUTE = "carries a default route"
-UNTOLD = "whose output the kernel does not tell"
+UNTOLD = "whose output the kernel does not report"
 UNTOLD_DEFAULT_ROUTE = f"may carry a default route, {UNTOLD}"
 
 Get = Callable[[int], Link | None]
@@ -53,7 +53,8 @@ class Uplinks(Struct, frozen=True):
     by_policy: Mapping[int, str] = field(default_factory=dict)
     """ifindex -> why, of the other outputs by which rules send traffic of others."""
     untold: bool = False
-    """A default route has an output that the kernel does not tell: any card may be it (:func:`may_carry`)."""
+    """A default route has an output that the kernel does not report: it may be any card
+    (:func:`may_carry`)."""
 
 
 def find_uplinks(routing: Routing, get: Get, addresses: Addresses) -> Uplinks:
@@ -75,7 +76,7 @@ def choose_uplinks(default_routes: Iterable[Route], get: Get) -> frozenset[int]:
     """ifindexes of the links of each family's default routes with the lowest metric, all their next hops.
 
     If one of those links is down, out of sight or a tunnel, another default route of that family may carry
-    the node now, so all of them count. So they do if the output of the best one is not told.
+    the node now, so all of them count. So they do if the output of the best one is unknown.
     """
     routes = [route for route in default_routes if route.type == RTN_UNICAST]
     families = ([route for route in routes if (":" in route.destination) is ipv6] for ipv6 in (False, True))
@@ -103,7 +104,7 @@ class Addresses:
         """ifindexes of the links with an address in the prefix ``source``, if all of these addresses are
         their own traffic alone: the prefix is one address, or is within the subnet of each. Else none."""
         address, _, length = source.partition("/")
-        if length == ("128" if ":" in address else "32"):  # of these there may be one for each pod
+        if length == ("128" if ":" in address else "32"):  # there may be one for each pod
             return frozenset(self._links_of.get(address, ()))
         try:
             prefix = ip_network(source, strict=False)
@@ -157,7 +158,7 @@ def _policy_ways(routing: Routing, get: Get, addresses: Addresses) -> Iterator[t
 
 
 def _ways(rule: Rule, routes: Sequence[Route], get: Get, addresses: Addresses) -> Iterator[Route]:
-    """Of the routes that a rule leads to, those that are a way for traffic other than that of their output.
+    """Yield the routes of a rule that carry traffic other than that of their output.
 
     Traffic from one address that no link has (a pod's) makes each of them a way. Else only default routes
     are one: what leads to a single destination is no uplink in the main table either, and a rule for one
@@ -205,7 +206,7 @@ def outputs(routes: Iterable[Route]) -> frozenset[int]:
 
 
 def is_untold(route: Route) -> bool:
-    """Whether traffic leaves by the route, and the kernel does not tell by which link."""
+    """Whether traffic leaves by the route, and the kernel does not report by which link."""
     return route.type == RTN_UNICAST and not outputs([route])
 
 
@@ -228,7 +229,7 @@ def is_certain(link: Link | None) -> bool:
 
 
 def may_carry(link: Link) -> bool:
-    """Whether a route that does not tell its output may lead to this card, itself or by a link on top."""
+    """Whether a route without a known output may lead to this card, itself or by a link on top."""
     return is_hardware(link) and (link.is_up or link.carrier)
 
 

@@ -1,5 +1,5 @@
-"""What a claim asks for the programs in its containers, beside the device itself: hints for the libraries
-that use it, and memory near it. Decided at Prepare, given when a container is created.
+"""Settings of a claim for the programs in its containers: hints for the libraries that use the device, and
+memory near it. Decided at Prepare, applied when a container is created.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 AUTO = -1
-"""The driver finds the value of :attr:`NcclWishes.gid_index` and :attr:`NcclWishes.cross_nic`."""
+"""The driver finds the value of :attr:`NcclSettings.gid_index` and :attr:`NcclSettings.cross_nic`."""
 
 FOLDER = "/var/run/dranet/nccl"
 """Where a container sees the files."""
@@ -15,7 +15,7 @@ CONFIG_NAME, TOPOLOGY_NAME = "nccl.conf", "topology.xml"
 CONFIG_PATH, TOPOLOGY_PATH = f"{FOLDER}/{CONFIG_NAME}", f"{FOLDER}/{TOPOLOGY_NAME}"
 
 
-class NcclWishes(Struct, frozen=True):
+class NcclSettings(Struct, frozen=True):
     """Files for NCCL and RCCL."""
 
     topology_file: bool = False
@@ -28,10 +28,10 @@ class NcclWishes(Struct, frozen=True):
     """As the pod calls it; empty: that of its default route."""
 
 
-class WorkloadWishes(Struct, frozen=True):
-    """Of one device, or of all that a container can use."""
+class WorkloadSettings(Struct, frozen=True):
+    """Settings of one device, or of all devices that a container can use."""
 
-    nccl: NcclWishes = field(default=NcclWishes())
+    nccl: NcclSettings = field(default=NcclSettings())
     ucx_net_devices: bool = False
     fork_safe: bool = False
     """libibverbs: the program may fork."""
@@ -41,11 +41,11 @@ class WorkloadWishes(Struct, frozen=True):
     """``bind``, ``preferred``, ``interleave`` or empty."""
 
 
-NO_WISHES = WorkloadWishes()
+NO_WORKLOAD_SETTINGS = WorkloadSettings()
 
 
 class Processor(Struct, frozen=True):
-    """The kind of the node's processors, as ``/proc/cpuinfo`` tells it on x86."""
+    """The kind of the node's processors, as ``/proc/cpuinfo`` shows it on x86."""
 
     vendor: str = ""
     """``GenuineIntel``; with its blanks, where it has some."""

@@ -1,9 +1,9 @@
 """What the driver's container may do: capabilities, mounts and the rest of its security context, as data.
 
-Whoever installs the driver reads here (and in ``docs/user/security.md``, which is made from it) what each
-right is for and what fails without it. The chart renders its DaemonSet from this; ``tests/runtime`` runs the
-driver under exactly this in a real container, and takes each right away in turn. What the kernel may be asked
-is in :mod:`~dranet.security.seccomp`.
+This module states what each right is for and what fails without it; ``docs/user/security.md`` is made from
+it. The chart renders its DaemonSet from this; ``tests/runtime`` runs the driver under exactly this in a real
+container, and takes each right away in turn. What the kernel may be asked is in
+:mod:`~dranet.security.seccomp`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Mount(Struct, frozen=True):
     """One folder of the node that the container sees.
 
     Paths may hold ``{kubelet_root}``, ``{state_dir}``, ``{cdi_dir}``, ``{nri_dir}`` and ``{driver_name}``,
-    which are settings of the driver (see :data:`PLACES`). Every folder but the node's ``/proc`` lies at its
-    own path: kubelet and runtime are told paths, and look for them on the node.
+    which are settings of the driver (see :data:`PLACES`). Every folder except the node's ``/proc`` is at its
+    own path, because kubelet and runtime receive paths and look for them on the node.
     """
 
     name: str
@@ -83,8 +83,8 @@ CAPABILITIES = (
     Capability(
         "SYS_PTRACE",
         19,
-        "find the network namespace of a pod that is gone but for a process that hangs (`/proc/PID/ns/net`); "
-        "by it `/host/proc/PID/root` opens the node's files to the driver, too",
+        "find the network namespace of a pod that is gone except for a hanging process (`/proc/PID/ns/net`); "
+        "by it `/host/proc/PID/root` also opens the node's files to the driver",
         "a NIC in such a namespace is taken for gone, and comes back only when that process ends",
         feature="pods that leave a process behind",
     ),
@@ -170,7 +170,7 @@ MOUNTS = (
         "proc",
         HOST_PROC,
         "/proc",
-        "tell whether irqbalance runs; find namespaces by the processes in them",
+        "detect whether irqbalance runs; find namespaces by the processes in them",
         "the driver does not start; with `procfs_root: /proc` it refuses claims with `cpuLocality.irq`",
         kind="Directory",
     ),
@@ -179,7 +179,7 @@ MOUNTS = (
         f"{HOST_PROC}/sys/net",
         "/proc/sys/net",
         "write network sysctls in the namespace of a pod; a container's own `/proc/sys` is read-only",
-        "the hook refuses claims with sysctls, and those of a NIC are not given back",
+        "the hook refuses claims with sysctls, and those of a NIC are not restored",
         read_only=False,
         kind="Directory",
         feature="claims with sysctls",
@@ -204,7 +204,7 @@ SECCOMP_MOUNT = Mount(
     "the driver's container cannot be created: the kubelet does not find its profile",
     read_only=False,
 )
-"""Of the init container alone, which runs ``dranet seccomp --write {kubelet_root}/seccomp``."""
+"""Mount of the init container alone, which runs ``dranet seccomp --write {kubelet_root}/seccomp``."""
 
 
 def resolve_path(path: str, places: Mapping[str, str] = PLACES) -> str:
@@ -213,7 +213,7 @@ def resolve_path(path: str, places: Mapping[str, str] = PLACES) -> str:
 
 
 def build_pod_security() -> dict[str, Any]:
-    """What of the pod spec is about rights, but for the containers' own."""
+    """Return the fields of the pod spec about rights, without those of its containers."""
     return {"hostNetwork": True, "hostPID": False, "hostIPC": False}
 
 
@@ -221,7 +221,7 @@ def build_security_context() -> dict[str, Any]:
     """``securityContext`` of the driver's container.
 
     User 0, because sockets and folders of kubelet and runtime belong to it, and because Kubernetes gives no
-    capability to others. Without ``DAC_OVERRIDE`` it reads and writes what belongs to root, and no more.
+    capability to others. Without ``DAC_OVERRIDE`` it reads and writes only what belongs to root.
     ``SYS_ADMIN`` has to be spelled so: with ``CAP_`` in front the API server refuses it where
     ``allowPrivilegeEscalation`` is false.
     """
@@ -235,7 +235,8 @@ def build_security_context() -> dict[str, Any]:
 
 
 def build_init_context() -> dict[str, Any]:
-    """Of the init container that writes the seccomp profile: no capability at all."""
+    """Return the security context of the init container that writes the seccomp profile: no capability at
+    all."""
     return {
         **_common_context(),
         "capabilities": {"drop": list(DROPPED)},
@@ -245,7 +246,7 @@ def build_init_context() -> dict[str, Any]:
 
 
 def build_volumes(places: Mapping[str, str] = PLACES) -> list[dict[str, Any]]:
-    """``volumes`` of the pod, those of the init container, too."""
+    """Return ``volumes`` of the pod, including those of the init container."""
     return [
         {"name": mount.name, "hostPath": {"path": resolve_path(mount.host_path, places), "type": mount.kind}}
         for mount in (*MOUNTS, SECCOMP_MOUNT)
@@ -258,7 +259,7 @@ def build_volume_mounts(places: Mapping[str, str] = PLACES) -> list[dict[str, An
 
 
 def build_init_volume_mounts(places: Mapping[str, str] = PLACES) -> list[dict[str, Any]]:
-    """Of the init container."""
+    """Return ``volumeMounts`` of the init container."""
     return [_build_volume_mount(SECCOMP_MOUNT, places)]
 
 

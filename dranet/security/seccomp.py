@@ -121,7 +121,7 @@ EVERYDAY = (
         (
             "arch_prctl", "execve", "geteuid", "getpid", "umask", "uname",
         ),
-        "start of the program, and what it is told of itself",
+        "start of the program, and information about itself",
     ),
     Rule(
         "files",
@@ -157,7 +157,7 @@ FALLBACKS = (
             "inotify_add_watch", "inotify_init1", "lseek", "madvise", "mremap", "prctl", "prlimit64", "rseq",
             "rt_sigreturn", "set_robust_list", "set_tid_address", "stat", "sysinfo", "truncate",
         ),
-        "made, and done without at a price: folders looked at by time, memory not given back, threads that "
+        "made, and done without at a price: folders looked at by time, memory not returned, threads that "
         "spin instead of ending",
     ),
     Rule(
@@ -174,7 +174,7 @@ FALLBACKS = (
     Rule(
         "without-vdso",
         ("clock_getres", "clock_gettime", "getcpu", "gettimeofday", "nanosleep", "restart_syscall"),
-        "the time and the CPU, where the kernel does not tell them without a call (some virtual machines)",
+        "the time and the CPU, where the kernel does not provide them without a call (some virtual machines)",
     ),
     Rule(
         "of-the-runtime",
@@ -187,7 +187,7 @@ FALLBACKS = (
             "get_robust_list", "getegid", "getgid", "getrusage", "getuid", "memfd_create",
             "sched_getaffinity",
         ),
-        "a crash that is told, a client certificate in a kubeconfig, how many CPUs there are",
+        "the report of a crash, a client certificate in a kubeconfig, how many CPUs there are",
     ),
 )  # fmt: skip
 """Not taken on every machine; each is harmless, and its refusal would be hard to find."""
@@ -228,7 +228,7 @@ CHOSEN = (
         "bpf",
         ("bpf",),
         "see BPF programs on a NIC and take one off; not load any",
-        "slices do not say which TCX programs are on a NIC, what a pod leaves there stays, and claims with "
+        "slices do not show which TCX programs are on a NIC, what a pod leaves there stays, and claims with "
         "`disableEbpfPrograms` are refused",
         cases=_each(0, _BPF_COMMANDS),
         needs=("SYS_ADMIN",),
@@ -274,4 +274,4 @@ def render_seccomp_profile() -> str:
 
 
 SECCOMP_NAME = f"dranet-{hashlib.sha256(render_seccomp_profile().encode()).hexdigest()[:12]}.json"
-"""Says what is in it: profiles of two versions lie side by side while one replaces the other."""
+"""Named by its content, because profiles of two versions coexist while one replaces the other."""

@@ -249,7 +249,7 @@ def nested(depth: int, leaf: Any, in_list: bool) -> Any:
         ({"interface": {"mtu": 1500.0}}, "interface.mtu: must be a whole number, not 1500.0"),
         ({"interface": {"mtu": float("nan")}}, "interface.mtu: must be a whole number, not nan"),
         ({"interface": {"mtu": float("-inf")}}, "interface.mtu: must be a whole number, not -inf"),
-        ({"interface": {"mtu": 10**5000}}, "interface.mtu: must be at most 65535, not a number so long"),
+        ({"interface": {"mtu": 10**5000}}, "interface.mtu: must be at most 65535, not a very long number"),
         ({"interface": {"dhcp": 1}}, "interface.dhcp: must be true or false, not 1"),
         ({"interface": {"dhcp": "yes"}}, "interface.dhcp: must be true or false, not 'yes'"),
         ({"interface": {"arpIgnore": True}}, "interface.arpIgnore: must be a whole number, not true"),

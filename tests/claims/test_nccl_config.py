@@ -16,11 +16,11 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.facts import Address, CharDevice
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
-from dranet.model.workload import AUTO, GidSlot, NcclWishes, WorkloadWishes
+from dranet.model.workload import AUTO, GidSlot, NcclSettings, WorkloadSettings
 from tests.data.layouts import take_layout
 
 UVERBS = CharDevice("/dev/infiniband/uverbs0", 231, 192)
-FILE = NcclWishes(config_file=True)
+FILE = NcclSettings(config_file=True)
 H100 = {decision.device.name: decision.device for decision in take_layout("dgx-h100")}
 GPUS = [device for device in H100.values() if device.kind is DeviceKind.GPU]
 RAILS = [device for device in H100.values() if device.rdma_device and device.numa_node == 0]
@@ -41,8 +41,8 @@ def read(text: str, *, knows_comments: bool = True) -> dict[str, str]:
     return found
 
 
-def render(nics: Sequence[PodNic], wishes: NcclWishes = FILE, **more: object) -> str:
-    return render_config(replace(ConfigInput("train/pod", "main", nics, wishes), **more))
+def render(nics: Sequence[PodNic], settings: NcclSettings = FILE, **more: object) -> str:
+    return render_config(replace(ConfigInput("train/pod", "main", nics, settings), **more))
 
 
 # --- which devices, in which order ----------------------------------------------------------------------
@@ -94,11 +94,11 @@ def test_the_list_has_exactly_the_pods_rdma_devices() -> None:
 def test_a_device_that_is_not_for_nccl_takes_no_gpu_from_one_that_is() -> None:
     storage, rail = RAILS[:2]
     record = a_record([storage, rail])
-    asks = WorkloadWishes(FILE)
+    asks = WorkloadSettings(FILE)
     devices = (record.devices[0], replace(record.devices[1], workload=asks))
     records = [replace(record, devices=devices)]
     near_storage = next(gpu for gpu in GPUS if gpu.pcie_root == storage.pcie_root)
-    (only,) = list_nics(records, [near_storage], {}, lambda wishes: wishes.nccl.config_file)
+    (only,) = list_nics(records, [near_storage], {}, lambda settings: settings.nccl.config_file)
     assert (only.rdma_device, only.gpu) == (rail.rdma_device, near_storage)
 
 
@@ -113,7 +113,7 @@ def test_each_device_is_described_with_its_gpu() -> None:
 
 # --- what the container has set itself ------------------------------------------------------------------
 
-EVERYTHING = NcclWishes(True, True, gid_index=3, cross_nic=1, socket_interface="eth0")
+EVERYTHING = NcclSettings(True, True, gid_index=3, cross_nic=1, socket_interface="eth0")
 ALL_NAMES = (
     "NCCL_TOPO_FILE",
     "NCCL_IB_HCA",
@@ -168,7 +168,7 @@ def test_rails_that_are_networks_of_their_own_are_not_crossed(
     networks: tuple[tuple[str, ...], ...], value: str | None
 ) -> None:
     nics = [nic(f"mlx5_{i}", *addresses) for i, addresses in enumerate(networks)]
-    assert read(render(nics, NcclWishes(config_file=True, cross_nic=AUTO))).get("NCCL_CROSS_NIC") == value
+    assert read(render(nics, NcclSettings(config_file=True, cross_nic=AUTO))).get("NCCL_CROSS_NIC") == value
 
 
 # --- the interface of NCCL's own connections --------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_rails_that_are_networks_of_their_own_are_not_crossed(
 
 def test_the_interface_of_the_default_route_is_taken_unless_another_is_asked_for() -> None:
     assert read(render([nic("mlx5_0")], uplink="eth0"))["NCCL_SOCKET_IFNAME"] == "=eth0"
-    asked = NcclWishes(config_file=True, socket_interface="eth7")
+    asked = NcclSettings(config_file=True, socket_interface="eth7")
     assert read(render([nic("mlx5_0")], asked, uplink="eth0"))["NCCL_SOCKET_IFNAME"] == "=eth7"
 
 
@@ -190,7 +190,7 @@ def test_without_a_default_route_nccl_chooses_by_itself(uplink: str) -> None:
 def test_data_that_goes_over_sockets_is_not_kept_to_the_clusters_network() -> None:
     text = render([PodNic(Device("tcp", DeviceKind.NIC), "net9")], uplink="eth0")
     assert read(text) == {}
-    assert "# Left to NCCL (NCCL_SOCKET_IFNAME): without RDMA its data takes it, too." in text
+    assert "# Left to NCCL (NCCL_SOCKET_IFNAME): without RDMA its data also takes it." in text
 
 
 # --- GIDs -----------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ FOUR = (*LINK_LOCAL, (2, "10.0.0.1/24", V1), (3, "10.0.0.1/24", V2))
 
 
 def auto(nics: Sequence[PodNic], tables: dict[str, tuple[GidSlot, ...]]) -> str:
-    return render(nics, NcclWishes(config_file=True, gid_index=AUTO), gids=choose_gid_index(nics, tables))
+    return render(nics, NcclSettings(config_file=True, gid_index=AUTO), gids=choose_gid_index(nics, tables))
 
 
 def test_the_roce_v2_gid_of_the_pods_address_is_found() -> None:

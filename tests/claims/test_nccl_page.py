@@ -12,12 +12,12 @@ from dranet.model.device import DeviceKind
 from dranet.model.facts import Address, CharDevice
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, PodSandbox
-from dranet.model.workload import AUTO, GidSlot, NcclWishes, Processor, WorkloadWishes
+from dranet.model.workload import AUTO, GidSlot, NcclSettings, Processor, WorkloadSettings
 from tests.data.layouts import read_layout, take_layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "nccl.md"
 
-WISHES = WorkloadWishes(NcclWishes(True, True, gid_index=AUTO, cross_nic=AUTO), ucx_net_devices=True)
+WISHES = WorkloadSettings(NcclSettings(True, True, gid_index=AUTO, cross_nic=AUTO), ucx_net_devices=True)
 
 
 def build() -> dict[str, str]:

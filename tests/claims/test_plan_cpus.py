@@ -76,7 +76,11 @@ def test_what_an_rdma_only_device_is_not_to_have_it_need_not_have() -> None:
         ({"irqs": {}}, NIC, r"cpuLocality.irq: 0000:81:00.0 has no interrupts of its own \(MSI\)"),
         ({}, replace(NIC, pci_address=""), "cpuLocality.irq: the device is no PCI function"),
         ({"balancer": "irqbalance (process 7) places"}, NIC, "cpuLocality.irq: irqbalance"),
-        ({}, replace(NIC, numa_node=None), "cpuLocality: the node does not say to which of its NUMA nodes"),
+        (
+            {},
+            replace(NIC, numa_node=None),
+            "cpuLocality: the node does not report to which of its",
+        ),
         ({"layout": replace(LAYOUT, kept_free=(4, 5, 6, 7))}, NIC, "cpuLocality: all CPUs of NUMA node 1"),
     ],
 )

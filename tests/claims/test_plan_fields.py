@@ -541,7 +541,7 @@ def test_what_the_driver_failed_to_tell_refuses_the_claim_that_sets_it_and_no_ot
 ) -> None:
     broken: dict[str, Any] = {part: {}, "refused": {part: "read settings: Input/output error (EIO)"}}
     host = replace(HOST, ethtool=replace(ETHTOOL, **broken))
-    told = f"{field}: the driver does not tell them: read settings: Input/output error (EIO)"
+    told = f"{field}: the driver does not report them: read settings: Input/output error (EIO)"
     assert refusal(host, ethtool=ethtool) == told
     made = plan(host, interface={"mtu": 1500})
     assert made.host is not None

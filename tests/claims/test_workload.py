@@ -11,13 +11,13 @@ from dranet.claims.config import merge
 from dranet.claims.nccl.devices import PodNic
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.workload import plan_workload
-from dranet.claims.workload import build_environment, list_memory_nodes, merge_wishes
+from dranet.claims.workload import build_environment, list_memory_nodes, merge_settings
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.workload import AUTO, NO_WISHES, NcclWishes, WorkloadWishes
+from dranet.model.workload import AUTO, NO_WORKLOAD_SETTINGS, NcclSettings, WorkloadSettings
 
 RDMA = Device("ib0", DeviceKind.RDMA, rdma_device="mlx5_0", numa_node=0)
 NICS = [
@@ -26,16 +26,16 @@ NICS = [
     PodNic(Device("c", DeviceKind.NIC), "net3"),
 ]
 FILES = ("nccl.conf", "topology.xml")
-EVERYTHING = WorkloadWishes(NcclWishes(True, True), True, True, True, "bind")
+EVERYTHING = WorkloadSettings(NcclSettings(True, True), True, True, True, "bind")
 
 
 def config(**parameters: object) -> NetworkConfig:
     return NetworkConfig.model_validate(parameters)
 
 
-def record(*wishes: WorkloadWishes) -> PreparedClaim:
+def record(*settings: WorkloadSettings) -> PreparedClaim:
     devices = tuple(
-        PreparedDevice("nic", "node", RDMA, plan=AttachPlan("ib0"), workload=wish) for wish in wishes
+        PreparedDevice("nic", "node", RDMA, plan=AttachPlan("ib0"), workload=one) for one in settings
     )
     return PreparedClaim(ClaimRef("train", "c", "uid"), PodRef("train", "pod", "pod"), devices, "boot")
 
@@ -44,8 +44,8 @@ def record(*wishes: WorkloadWishes) -> PreparedClaim:
 
 
 def test_nothing_is_asked_where_nothing_is_said() -> None:
-    assert plan_workload(config()) == NO_WISHES
-    assert plan_workload(config(nccl={"topologyFile": False, "configFile": False})) == NO_WISHES
+    assert plan_workload(config()) == NO_WORKLOAD_SETTINGS
+    assert plan_workload(config(nccl={"topologyFile": False, "configFile": False})) == NO_WORKLOAD_SETTINGS
 
 
 def test_every_parameter_is_a_wish() -> None:
@@ -62,8 +62,8 @@ def test_every_parameter_is_a_wish() -> None:
         rdma={"forkSafe": True, "hugePagesSafe": True},
         memory={"policy": "interleave"},
     )
-    assert plan_workload(asked) == WorkloadWishes(
-        NcclWishes(True, True, 3, AUTO, "eth0"), True, True, True, "interleave"
+    assert plan_workload(asked) == WorkloadSettings(
+        NcclSettings(True, True, 3, AUTO, "eth0"), True, True, True, "interleave"
     )
 
 
@@ -71,13 +71,13 @@ def test_the_interface_of_the_default_route_is_no_wish_that_another_device_could
     plans = [
         plan_workload(config(nccl={"configFile": True, **more})) for more in ({}, {"socketInterface": "auto"})
     ]
-    assert plans == [WorkloadWishes(NcclWishes(config_file=True))] * 2
+    assert plans == [WorkloadSettings(NcclSettings(config_file=True))] * 2
 
 
 def test_a_claim_turns_off_the_file_of_its_class_with_all_its_lines() -> None:
     of_class = {"nccl": {"topologyFile": True, "configFile": True, "gidIndex": 3, "socketInterface": "eth0"}}
     merged = merge(of_class, {"nccl": {"configFile": False}})
-    assert plan_workload(config(**merged)) == WorkloadWishes(NcclWishes(topology_file=True))
+    assert plan_workload(config(**merged)) == WorkloadSettings(NcclSettings(topology_file=True))
 
 
 def test_an_rdma_device_without_a_link_takes_all_of_it() -> None:
@@ -87,7 +87,7 @@ def test_an_rdma_device_without_a_link_takes_all_of_it() -> None:
 
 def test_memory_near_a_device_of_which_nobody_knows_where_it_is_cannot_be_had() -> None:
     with pytest.raises(
-        ClaimError, match=r"memory\.policy: the node does not say on which NUMA node"
+        ClaimError, match=r"memory\.policy: the node does not report on which NUMA node"
     ) as caught:
         plan_device(
             replace(RDMA, numa_node=None), None, config(memory={"policy": "bind"}), rdma_exclusive=False
@@ -105,41 +105,41 @@ def test_what_libibverbs_is_told_needs_a_device_with_rdma() -> None:
 
 
 def test_what_one_device_asks_for_the_container_gets() -> None:
-    merged = merge_wishes(
+    merged = merge_settings(
         [
-            record(WorkloadWishes(NcclWishes(topology_file=True)), NO_WISHES),
-            record(WorkloadWishes(NcclWishes(config_file=True, gid_index=AUTO), memory_policy="bind")),
-            record(WorkloadWishes(NcclWishes(config_file=True, gid_index=AUTO), fork_safe=True)),
+            record(WorkloadSettings(NcclSettings(topology_file=True)), NO_WORKLOAD_SETTINGS),
+            record(WorkloadSettings(NcclSettings(config_file=True, gid_index=AUTO), memory_policy="bind")),
+            record(WorkloadSettings(NcclSettings(config_file=True, gid_index=AUTO), fork_safe=True)),
         ]
     )
-    nccl = NcclWishes(True, True, AUTO)
-    assert merged == WorkloadWishes(nccl, fork_safe=True, memory_policy="bind")
-    assert merge_wishes([]) == merge_wishes([record(NO_WISHES)]) == NO_WISHES
+    nccl = NcclSettings(True, True, AUTO)
+    assert merged == WorkloadSettings(nccl, fork_safe=True, memory_policy="bind")
+    assert merge_settings([]) == merge_settings([record(NO_WORKLOAD_SETTINGS)]) == NO_WORKLOAD_SETTINGS
 
 
 @pytest.mark.parametrize(
     ("one", "other", "text"),
     [
-        (NcclWishes(gid_index=AUTO), NcclWishes(gid_index=0), "nccl.gidIndex: .* ask for auto and 0"),
-        (NcclWishes(cross_nic=0), NcclWishes(cross_nic=2), "nccl.crossNic: .* ask for 0 and 2"),
+        (NcclSettings(gid_index=AUTO), NcclSettings(gid_index=0), "nccl.gidIndex: .* ask for auto and 0"),
+        (NcclSettings(cross_nic=0), NcclSettings(cross_nic=2), "nccl.crossNic: .* ask for 0 and 2"),
         (
-            NcclWishes(socket_interface="a"),
-            NcclWishes(socket_interface="b"),
+            NcclSettings(socket_interface="a"),
+            NcclSettings(socket_interface="b"),
             "nccl.socketInterface: .* a and b",
         ),
     ],
 )
 def test_two_devices_that_ask_for_different_things_of_which_there_is_one_are_refused(
-    one: NcclWishes, other: NcclWishes, text: str
+    one: NcclSettings, other: NcclSettings, text: str
 ) -> None:
     with pytest.raises(ClaimError, match=text):
-        merge_wishes([record(WorkloadWishes(one)), record(WorkloadWishes(other))])
+        merge_settings([record(WorkloadSettings(one)), record(WorkloadSettings(other))])
 
 
 def test_two_policies_of_memory_are_refused() -> None:
     with pytest.raises(ClaimError, match=r"memory\.policy: .* ask for bind and interleave"):
-        merge_wishes(
-            [record(WorkloadWishes(memory_policy="bind"), WorkloadWishes(memory_policy="interleave"))]
+        merge_settings(
+            [record(WorkloadSettings(memory_policy="bind"), WorkloadSettings(memory_policy="interleave"))]
         )
 
 
@@ -156,7 +156,7 @@ def test_variables_name_the_pods_devices_in_the_order_of_its_gpus() -> None:
 
 
 def test_a_topology_alone_is_named_by_a_variable() -> None:
-    topology = WorkloadWishes(NcclWishes(topology_file=True))
+    topology = WorkloadSettings(NcclSettings(topology_file=True))
     named = (("NCCL_TOPO_FILE", "/var/run/dranet/nccl/topology.xml"),)
     assert build_environment(topology, NICS, ("topology.xml",), ()) == named
     assert build_environment(topology, NICS, ("topology.xml",), ("NCCL_CONF_FILE",)) == (), (

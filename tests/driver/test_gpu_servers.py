@@ -22,7 +22,7 @@ from dranet.driver.gpus.servers import (
     GpuServers,
     OwnGpus,
 )
-from dranet.inventory.served_gpus import NOBODY, UNKNOWN
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN
 from dranet.model.facts import CharDevice, Gpu
 from dranet.settings import PublishGpus
 from dranet.telemetry import Metrics
@@ -127,13 +127,13 @@ def test_before_the_first_look_nobody_knows_and_nothing_is_published(bench: Benc
     bench.see(resources=None)
     assert bench.servers.judge(GPUS) == UNKNOWN, "the Node has not been read yet"
     bench.see()
-    assert bench.servers.judge(GPUS) == NOBODY
+    assert bench.servers.judge(GPUS) == NO_OTHER_SERVER
     assert bench.may_publish()
     assert (bench.count("ours"), bench.count("unknown")) == (3, 0)
 
 
 def test_a_node_without_gpus_asks_and_waits_for_nobody(bench: Bench) -> None:
-    assert bench.servers.judge(()) == NOBODY
+    assert bench.servers.judge(()) == NO_OTHER_SERVER
     assert bench.may_publish()
     bench.see("gpu.nvidia.com")
     assert (bench.wanted, bench.news) == (0, 0)

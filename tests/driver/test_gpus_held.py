@@ -11,7 +11,7 @@ import pytest
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.errors import DeviceError, Reason
 from dranet.inventory.policy import Policy
-from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.claim import ClaimRef, PodRef
@@ -54,7 +54,7 @@ class Reader:
 
 class Bench:
     def __init__(self, store: ClaimStore) -> None:
-        self.served = NOBODY
+        self.served = NO_OTHER_SERVER
         self.reader = Reader()
         self.store = store
         self.inventory = Inventory(self.reader, Policy, store, Metrics(), lambda _: self.served)
@@ -102,7 +102,7 @@ def test_a_gpu_that_was_listed_for_another_claim_only_is_refused_to_the_next(ben
     bench.store.delete("uid")
     with pytest.raises(DeviceError, match=r"left to the DRA driver gpu\.nvidia\.com") as caught:
         bench.inventory.get_offered(FIRST)
-    assert caught.value.reason is Reason.DEVICE_HELD_BACK
+    assert caught.value.reason is Reason.DEVICE_EXCLUDED
 
 
 def test_a_vendors_driver_that_has_just_come_is_seen_before_the_next_scan(bench: Bench) -> None:
@@ -135,7 +135,7 @@ def test_what_a_prepare_learns_meanwhile_publishes_no_slices_without_the_gpus(be
     bench.served = UNKNOWN
 
     def prepare() -> None:
-        bench.served = NOBODY
+        bench.served = NO_OTHER_SERVER
         bench.inventory.scan()
 
     slices = Slices()

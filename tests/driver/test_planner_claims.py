@@ -13,7 +13,7 @@ from dranet.cluster.claims import parse_claim
 from dranet.errors import DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import AddRoute, MoveLink, PreparedClaim
-from dranet.model.workload import AUTO, NcclWishes, WorkloadWishes
+from dranet.model.workload import AUTO, NcclSettings, WorkloadSettings
 from tests.driver.test_planner import Bench
 
 Json = dict[str, Any]
@@ -272,8 +272,8 @@ def test_what_class_and_claim_ask_for_the_containers_is_in_the_record(bench: Ben
         ],
     )
     (device,) = plan(bench, body).devices
-    nccl = NcclWishes(topology_file=True, config_file=True, gid_index=AUTO)
-    assert device.workload == WorkloadWishes(nccl, ucx_net_devices=True)
+    nccl = NcclSettings(topology_file=True, config_file=True, gid_index=AUTO)
+    assert device.workload == WorkloadSettings(nccl, ucx_net_devices=True)
     (kept,) = bench.store.get_by_pod("pod-uid")
     assert kept.devices[0].workload == device.workload
 
@@ -282,7 +282,7 @@ def test_what_class_and_claim_ask_for_the_containers_is_in_the_record(bench: Ben
 def test_a_class_alone_may_ask_and_so_may_a_claim(bench: Bench, source: str) -> None:
     asked = config(source, nccl={"topologyFile": True}, ucx={"netDevices": True})
     (device,) = plan(bench, claim(result("eth-1"), configs=[asked])).devices
-    assert device.workload == WorkloadWishes(NcclWishes(topology_file=True), ucx_net_devices=True)
+    assert device.workload == WorkloadSettings(NcclSettings(topology_file=True), ucx_net_devices=True)
 
 
 def test_claims_of_one_pod_that_ask_for_different_things_of_which_there_is_one_are_refused(

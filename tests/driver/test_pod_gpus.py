@@ -102,7 +102,7 @@ def test_the_gpus_of_all_claims_of_the_pod_count_and_no_admin_access() -> None:
     bench = Bench(record("a", NIC, own(ADDRESSES[2], admin=True)), record("b", own(ADDRESSES[1])))
     assert bench.known() == [(ADDRESSES[1], GpuSource.CLAIM)]
     (gpu,) = bench.gpus.get(POD.uid).gpus
-    assert gpu.told_by == "claim team/b"
+    assert gpu.holder == "claim team/b"
 
 
 def test_a_device_of_another_driver_in_our_claim_is_found_by_the_address_in_its_slice() -> None:

@@ -171,7 +171,7 @@ async def test_a_gpu_without_a_node_is_an_error_that_says_so(tmp_path: Path) -> 
     bench = GpuBench(tmp_path, claim := a_claim(device=GPU_NAME), replace(nvidia(0), char_devices=()))
     outcome = await bench.prepare(claim)
     assert "has no device node that a container could be given" in outcome.error
-    assert bench.told.failures[0][2].reason is Reason.DEVICE_HELD_BACK
+    assert bench.told.failures[0][2].reason is Reason.DEVICE_EXCLUDED
 
 
 async def test_which_way_was_taken_is_in_the_log_and_in_the_claims_status(

@@ -139,7 +139,7 @@ def test_what_was_held_back_at_the_last_scan_is_looked_at_again_before_it_is_ref
 def test_another_reason_to_hold_back_is_no_uplink() -> None:
     decision = Decision(Device("br0", DeviceKind.NIC, ifname="br0"), False, "is part of the node's network")
     refusal = View.of(FACTS, [decision]).refusal("br0")
-    assert refusal.reason is Reason.DEVICE_HELD_BACK
+    assert refusal.reason is Reason.DEVICE_EXCLUDED
     assert refusal.message == "device br0 is not offered: is part of the node's network"
 
 

@@ -17,7 +17,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Gpu, NodeFacts
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, MemoryPolicy, Mount, PodSandbox
-from dranet.model.workload import AUTO, FOLDER, NcclWishes, WorkloadWishes
+from dranet.model.workload import AUTO, FOLDER, NcclSettings, WorkloadSettings
 from tests.data.layouts import read_layout, take_layout
 from tests.driver.bench import Bench, sandbox
 from tests.support.namespaces import Namespace
@@ -28,7 +28,7 @@ GPUS = [device for device in MACHINE.values() if device.kind is DeviceKind.GPU]
 RAIL = next(device for device in MACHINE.values() if device.rdma_device == "mlx5_0")
 POD = PodSandbox("sandbox", "trainer", "train", "pod-uid")
 CPUINFO = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\n"
-BOTH = WorkloadWishes(NcclWishes(topology_file=True, config_file=True))
+BOTH = WorkloadSettings(NcclSettings(topology_file=True, config_file=True))
 
 
 class Packer:
@@ -71,10 +71,10 @@ def packer(tmp_path: Path) -> Packer:
     return Packer(tmp_path)
 
 
-def a_record(uid: str = "claim", wishes: WorkloadWishes = BOTH, device: Device = RAIL) -> PreparedClaim:
+def a_record(uid: str = "claim", settings: WorkloadSettings = BOTH, device: Device = RAIL) -> PreparedClaim:
     plan = AttachPlan(device.name, (AddAddress(Address("10.0.0.1/24")),), f"net-{uid}")
     rdma = RdmaAccess((CharDevice("/dev/infiniband/uverbs0", 231, 192),))
-    prepared = PreparedDevice("nic", "node", device, plan=plan, rdma=rdma, workload=wishes)
+    prepared = PreparedDevice("nic", "node", device, plan=plan, rdma=rdma, workload=settings)
     return PreparedClaim(
         ClaimRef("train", uid, uid), PodRef("train", "trainer", "pod-uid"), (prepared,), "boot"
     )
@@ -110,7 +110,7 @@ def test_a_container_that_names_the_claim_gets_its_files(packer: Packer) -> None
 
 
 def test_a_container_that_names_no_claim_that_asks_gets_nothing(packer: Packer) -> None:
-    quiet = a_record("quiet", WorkloadWishes())
+    quiet = a_record("quiet", WorkloadSettings())
     for container in (packer.container(), packer.container("quiet"), packer.container("somebody-elses")):
         assert packer.adjust(container, a_record(), quiet) == ContainerAdjustment()
     assert not (packer.state_dir / "workload").exists()
@@ -118,7 +118,7 @@ def test_a_container_that_names_no_claim_that_asks_gets_nothing(packer: Packer) 
 
 def test_the_files_are_of_all_devices_of_the_pod_and_lie_with_one_of_its_claims(packer: Packer) -> None:
     other = next(device for device in MACHINE.values() if device.rdma_device == "mlx5_3")
-    records = (a_record("z"), a_record("b", BOTH, other), a_record("c", WorkloadWishes(BOTH.nccl)))
+    records = (a_record("z"), a_record("b", BOTH, other), a_record("c", WorkloadSettings(BOTH.nccl)))
     (mount,) = packer.adjust(packer.container("z", "c"), *records).mounts
     assert mount.source == str(packer.state_dir / "workload/c/main")
     assert "NCCL_IB_HCA==mlx5_0,mlx5_3\n" in packer.read("nccl.conf", "c")
@@ -126,9 +126,9 @@ def test_the_files_are_of_all_devices_of_the_pod_and_lie_with_one_of_its_claims(
 
 def test_a_nic_that_asks_for_nothing_is_in_no_list_and_brings_no_memory(packer: Packer) -> None:
     storage = next(d for d in MACHINE.values() if d.rdma_device and d.numa_node == 1)
-    wishes = WorkloadWishes(BOTH.nccl, ucx_net_devices=True, memory_policy="bind")
-    quiet = a_record("storage", WorkloadWishes(), storage)
-    given = packer.adjust(packer.container("claim", "storage"), a_record(wishes=wishes), quiet)
+    settings = WorkloadSettings(BOTH.nccl, ucx_net_devices=True, memory_policy="bind")
+    quiet = a_record("storage", WorkloadSettings(), storage)
+    given = packer.adjust(packer.container("claim", "storage"), a_record(settings=settings), quiet)
     conf = packer.read("nccl.conf")
     assert "NCCL_IB_HCA==mlx5_0\n" in conf
     assert (
@@ -218,7 +218,7 @@ def with_mounts(container: Container, *destinations: str) -> Container:
 def test_a_mount_of_its_own_at_our_place_stays(packer: Packer, place: str) -> None:
     container = with_mounts(packer.container("claim"), place)
     ucx = replace(BOTH, ucx_net_devices=True)
-    given = packer.adjust(container, a_record(wishes=ucx))
+    given = packer.adjust(container, a_record(settings=ucx))
     assert given == ContainerAdjustment(env=(("UCX_NET_DEVICES", "mlx5_0:1"),))
     assert not (packer.state_dir / "workload").exists()
 
@@ -229,8 +229,8 @@ def test_a_mount_of_its_own_at_our_place_stays(packer: Packer, place: str) -> No
 def test_a_config_file_that_is_mounted_wins_and_ours_lies_beside_it(packer: Packer, place: str) -> None:
     """With the variable set NCCL would not read the one in the home, and prefer ours to that in /etc."""
     container = with_mounts(packer.container("claim"), place)
-    for wishes in (BOTH, WorkloadWishes(NcclWishes(topology_file=True))):
-        given = packer.adjust(container, a_record(wishes=wishes))
+    for settings in (BOTH, WorkloadSettings(NcclSettings(topology_file=True))):
+        given = packer.adjust(container, a_record(settings=settings))
         assert given.env == ()
         assert [mount.destination for mount in given.mounts] == [FOLDER]
     packer.adjust(container, a_record())
@@ -242,8 +242,8 @@ def test_a_config_file_that_is_mounted_wins_and_ours_lies_beside_it(packer: Pack
 
 @pytest.mark.parametrize("place", ["/etc/ucx/ucx.conf", "/root/ucx.conf"])
 def test_a_config_file_of_ucx_that_is_mounted_wins(packer: Packer, place: str) -> None:
-    wishes = WorkloadWishes(ucx_net_devices=True, fork_safe=True)
-    given = packer.adjust(with_mounts(packer.container("claim"), place), a_record(wishes=wishes))
+    settings = WorkloadSettings(ucx_net_devices=True, fork_safe=True)
+    given = packer.adjust(with_mounts(packer.container("claim"), place), a_record(settings=settings))
     assert given.env == (("RDMAV_FORK_SAFE", "1"),)
 
 
@@ -266,8 +266,10 @@ def test_the_topology_that_a_cloud_gives_to_its_machines_wins(packer: Packer, pl
 @pytest.mark.parametrize("value", ["", "anything"])
 def test_a_variable_that_is_there_stays_even_if_it_is_empty(packer: Packer, value: str) -> None:
     names = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMAV_FORK_SAFE")
-    wishes = replace(BOTH, ucx_net_devices=True, fork_safe=True)
-    given = packer.adjust(packer.container("claim", **dict.fromkeys(names, value)), a_record(wishes=wishes))
+    settings = replace(BOTH, ucx_net_devices=True, fork_safe=True)
+    given = packer.adjust(
+        packer.container("claim", **dict.fromkeys(names, value)), a_record(settings=settings)
+    )
     assert given.env == ()
     assert "NCCL_IB_HCA=" not in packer.read("nccl.conf")
     assert "NCCL_TOPO_FILE=" not in packer.read("nccl.conf")
@@ -295,7 +297,7 @@ def test_an_init_container_and_a_sidecar_have_files_of_their_own(packer: Packer)
 
 
 def test_the_second_instance_finds_the_work_done(packer: Packer) -> None:
-    record = a_record(wishes=WorkloadWishes(BOTH.nccl, True, True, True, "bind"))
+    record = a_record(settings=WorkloadSettings(BOTH.nccl, True, True, True, "bind"))
     container = packer.container("claim")
     first = packer.adjust(container, record)
     files = {name: (packer.read(name), inode(packer, name)) for name in ("nccl.conf", "topology.xml")}
@@ -310,7 +312,7 @@ def inode(packer: Packer, name: str) -> int:
 
 def test_a_policy_of_memory_comes_once_though_the_runtime_does_not_show_it(packer: Packer) -> None:
     packer.is_new_runtime = True
-    record = a_record(wishes=WorkloadWishes(memory_policy="interleave"))
+    record = a_record(settings=WorkloadSettings(memory_policy="interleave"))
     first = packer.adjust(packer.container("claim"), record)
     assert first.memory_policy == MemoryPolicy("MPOL_INTERLEAVE", "0")
     assert packer.adjust(shown(packer.container("claim"), first), record) == ContainerAdjustment()
@@ -325,7 +327,9 @@ def test_a_file_that_somebody_removed_is_there_for_the_next_container(packer: Pa
 
 def test_a_file_that_nobody_asks_for_any_more_goes(packer: Packer) -> None:
     packer.adjust(packer.container("claim"), a_record())
-    packer.adjust(packer.container("claim"), a_record(wishes=WorkloadWishes(NcclWishes(config_file=True))))
+    packer.adjust(
+        packer.container("claim"), a_record(settings=WorkloadSettings(NcclSettings(config_file=True)))
+    )
     assert {path.name for path in (packer.state_dir / "workload/claim/main").iterdir()} == {"nccl.conf"}
 
 
@@ -335,7 +339,7 @@ def test_a_file_that_nobody_asks_for_any_more_goes(packer: Packer) -> None:
 def test_memory_is_bound_to_the_nodes_of_the_devices_unless_the_kubelet_has_said_where(
     packer: Packer,
 ) -> None:
-    record = a_record(wishes=WorkloadWishes(memory_policy="bind"))
+    record = a_record(settings=WorkloadSettings(memory_policy="bind"))
     packer.gpus = (GPUS[0], GPUS[-1])
     assert packer.adjust(packer.container("claim"), record) == ContainerAdjustment(memory_nodes="0,1")
     pinned = replace(packer.container("claim"), memory_nodes="1")
@@ -347,7 +351,7 @@ def test_a_node_whose_slots_are_empty_gives_no_memory(tmp_path: Path) -> None:
     here.mkdir(parents=True)
     packer = Packer(tmp_path, tmp_path / "sys")
     packer.gpus = (GPUS[0], GPUS[-1])
-    record = a_record(wishes=WorkloadWishes(memory_policy="bind"))
+    record = a_record(settings=WorkloadSettings(memory_policy="bind"))
     (here / "has_memory").write_text("1\n")
     assert packer.adjust(packer.container("claim"), record).memory_nodes == "1"
     (here / "has_memory").write_text("2-3\n")
@@ -359,7 +363,7 @@ def test_a_node_whose_slots_are_empty_gives_no_memory(tmp_path: Path) -> None:
     ("policy", "mode"), [("preferred", "MPOL_PREFERRED_MANY"), ("interleave", "MPOL_INTERLEAVE")]
 )
 def test_a_policy_that_the_runtime_may_not_know_is_refused(packer: Packer, policy: str, mode: str) -> None:
-    record = a_record(wishes=WorkloadWishes(memory_policy=policy))
+    record = a_record(settings=WorkloadSettings(memory_policy=policy))
     with pytest.raises(ClaimError, match=r"needs a runtime with NRI 0\.12") as caught:
         packer.adjust(packer.container("claim"), record)
     assert caught.value.reason is Reason.MISSING_FEATURE
@@ -387,9 +391,9 @@ def test_the_gid_index_is_read_from_the_table_of_the_device(tmp_path: Path) -> N
         (port / "gids" / str(index)).write_text(f"{gid}\n")
         (port / "gid_attrs/types" / str(index)).write_text(f"{kind}\n")
     packer = Packer(tmp_path / "state", tmp_path / "sys")
-    wishes = WorkloadWishes(NcclWishes(config_file=True, gid_index=AUTO))
+    settings = WorkloadSettings(NcclSettings(config_file=True, gid_index=AUTO))
     (tmp_path / "state").mkdir()
-    packer.adjust(packer.container("claim"), a_record(wishes=wishes))
+    packer.adjust(packer.container("claim"), a_record(settings=settings))
     assert "NCCL_IB_GID_INDEX=3\n" in packer.read("nccl.conf")
 
 
@@ -426,16 +430,16 @@ def test_the_interface_of_nccls_sockets_is_that_of_the_pods_default_route(
         "addr add 10.1.0.2/24 dev eth0\naddr add 10.2.0.2/24 dev eth1\naddr add fd01::2/64 dev eth1 nodad\n"
         + routes
     )
-    wishes = WorkloadWishes(NcclWishes(config_file=True))
+    settings = WorkloadSettings(NcclSettings(config_file=True))
     there = replace(POD, netns_path=str(pod.path))
-    packer.pack.adjust(there, packer.container("claim"), [a_record(wishes=wishes)])
+    packer.pack.adjust(there, packer.container("claim"), [a_record(settings=settings)])
     wanted = f"NCCL_SOCKET_IFNAME=={ifname}\n" if ifname else "(NCCL_SOCKET_IFNAME): no default route"
     assert wanted in packer.read("nccl.conf")
 
 
 def test_a_pod_whose_namespace_is_gone_leaves_the_interface_to_nccl(packer: Packer) -> None:
-    wishes = WorkloadWishes(NcclWishes(config_file=True))
-    packer.adjust(packer.container("claim"), a_record(wishes=wishes))
+    settings = WorkloadSettings(NcclSettings(config_file=True))
+    packer.adjust(packer.container("claim"), a_record(settings=settings))
     assert "NCCL_SOCKET_IFNAME=" not in packer.read("nccl.conf")
 
 

@@ -17,7 +17,7 @@ from dranet.inventory.build import build_devices
 from dranet.inventory.offer import decide, take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.inventory.rules import OwnAttributes, parse_rules
-from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue
 from dranet.model.facts import (
     CharDevice,
@@ -665,9 +665,9 @@ def test_gpus_of_a_vendor_that_somebody_serves_are_left_to_them_unless_the_opera
     assert offers(Policy(), served) == {"gpu-0000-3a-00-0": left}
     assert offers(Policy(publish_gpus=PublishGpus.ALWAYS), served) == {}
     assert offers(Policy(publish_gpus=PublishGpus.ALWAYS), UNKNOWN) == {}
-    asked = "is a GPU, and the API server has not told yet whether somebody else serves it"
+    asked = "is a GPU, and the API server has not answered yet whether another driver serves it"
     assert set(offers(Policy(), UNKNOWN).values()) == {asked}
-    assert offers(Policy(), NOBODY) == {}
+    assert offers(Policy(), NO_OTHER_SERVER) == {}
 
 
 def test_a_gpu_that_a_pod_has_keeps_its_place_when_a_vendors_driver_comes() -> None:

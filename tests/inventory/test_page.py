@@ -13,7 +13,7 @@ from dranet.inventory.infrastructure import OFFERED_KINDS
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.rules import parse_rules
-from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import (
     CharDevice,
@@ -158,7 +158,7 @@ def held_back_for_every_reason() -> set[str]:
     )
     served = ServedGpus(by_vendor={"amd": "the DRA driver gpu.amd.com"})
     looks = (
-        (Policy(publish_gpus=PublishGpus.NEVER), NOBODY),
+        (Policy(publish_gpus=PublishGpus.NEVER), NO_OTHER_SERVER),
         (Policy(), UNKNOWN),
         (Policy(filter=choice), served),
     )

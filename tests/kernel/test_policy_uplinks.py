@@ -307,7 +307,7 @@ def test_while_the_output_of_a_default_route_is_not_told_every_card_that_is_up_s
     told = stay(node)
     assert told.keys() == {"uplink", "eth1", "eth2"}
     assert told["eth2"] == (
-        "is the node's uplink: eth2 may carry a default route, whose output the kernel does not tell"
+        "is the node's uplink: eth2 may carry a default route, whose output the kernel does not report"
     )
 
 
@@ -321,7 +321,7 @@ def test_while_the_output_of_the_way_to_the_api_server_is_not_told_every_card_th
     told = stay(node, API)
     assert told.keys() == {"uplink", "eth1", "eth2"}
     assert told["eth2"] == (
-        "may carry the route to the API server 10.9.0.1, whose output the kernel does not tell"
+        "may carry the route to the API server 10.9.0.1, whose output the kernel does not report"
     )
 
 

@@ -158,7 +158,7 @@ def test_fewer_queues_and_near_cpus_go_together(pod: Namespace) -> None:
 
 
 def test_a_nic_that_names_no_numa_node_is_refused() -> None:
-    with pytest.raises(ClaimError, match="does not say to which of its NUMA nodes"):
+    with pytest.raises(ClaimError, match="does not report to which of its NUMA nodes"):
         plan_for(MACHINE.function("chipset"))
 
 

@@ -85,7 +85,7 @@ def test_on_a_machine_of_one_numa_node_all_cpus_are_near_to_a_device_that_names_
 @pytest.mark.parametrize(
     ("given_layout", "numa_node", "why"),
     [
-        (layout(*TWO), None, "does not say to which of its NUMA nodes"),
+        (layout(*TWO), None, "does not report to which of its NUMA nodes"),
         (
             layout(*TWO, kept_free="4-15"),
             1,

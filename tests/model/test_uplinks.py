@@ -115,5 +115,5 @@ def test_a_default_route_without_an_output_keeps_every_card_that_may_carry_it() 
     facts = NodeFacts(links=links, default_routes=(Route("0.0.0.0/0"),))
     decisions = {d.device.ifname: d for d in take_inventory(facts, {})}
     assert {name for name, decision in decisions.items() if decision.published} == {"x4", "dummy0"}
-    why = "is the node's uplink: x1 may carry a default route, whose output the kernel does not tell"
+    why = "is the node's uplink: x1 may carry a default route, whose output the kernel does not report"
     assert decisions["x1"].reason == why

@@ -22,7 +22,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
-from dranet.model.workload import FOLDER, NcclWishes, WorkloadWishes
+from dranet.model.workload import FOLDER, NcclSettings, WorkloadSettings
 from dranet.runtime.cdi import CdiDevice
 from dranet.runtime.nri import NriPlugin
 from dranet.runtime.session import RuntimeHooks
@@ -412,7 +412,7 @@ async def test_two_instances_give_a_container_its_files_variables_and_memory_onc
 ) -> None:
     """And the runtime shows plugins the variables of image and pod, among which may be the user's own."""
     record = bench.prepare("rail0", "net1")
-    wishes = WorkloadWishes(NcclWishes(config_file=True), ucx_net_devices=True, memory_policy="bind")
+    wishes = WorkloadSettings(NcclSettings(config_file=True), ucx_net_devices=True, memory_policy="bind")
     (device,) = record.devices
     near = structs.replace(device, workload=wishes, device=structs.replace(device.device, numa_node=0))
     bench.store.put(structs.replace(record, devices=(near,)))

@@ -42,7 +42,7 @@ SLICES = (
         why="the loader and the C library",
     ),
     Slice("libc6", ("usr/lib/ld-linux-*", "usr/lib64"), "the name of the loader that programs ask for"),
-    _library("libgcc-s1", "libgcc_s.so.1", why="pydantic-core and CEL"),
+    _library("libgcc-s1", "libgcc_s.so.1", why="CEL"),
     Slice("gcc-14-base", (), "the licence of libgcc and libstdc++, to which their packages link"),
     _library("libstdc++6", "libstdc++.so.6*", why="gRPC, protobuf and CEL"),
     Slice(f"{PYTHON}-minimal", (f"usr/bin/{PYTHON}",), "the interpreter"),

@@ -264,7 +264,7 @@ def _ipv6_token() -> list[Case]:
 
 _AFTER: dict[Any, Callable[[], list[Case]]] = {
     values.ifname: _ifname(may_be_empty=True),
-    values.given_ifname: _ifname(),
+    values.required_ifname: _ifname(),
     values.rule_ifname: _ifname(may_be_lo=True),
     values.link_address: _link_address,
     values.mac: _mac,

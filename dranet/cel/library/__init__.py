@@ -1,4 +1,4 @@
-"""Kubernetes' function libraries, as far as they can be told to the engine; the rest is in ``MISSING``.
+"""Kubernetes' function libraries, as far as the engine can be extended with them; the rest is in ``MISSING``.
 
 Each module declares a table of :class:`Function`. The engine's checker knows every overload by its types, its
 evaluator only by the kinds of its arguments: all messages are of one kind, and so are all lists. So the first

@@ -1,4 +1,4 @@
-"""Functions as data, and how the engine is told of them."""
+"""Functions as data, and their declaration to the engine."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _is_local_unicast(address: _Address) -> bool:
 
 
 def _is_global(address: _Address) -> bool:
-    """As in Go: private addresses are global, too."""
+    """As in Go, private addresses are also global."""
     special = address.is_unspecified or address.is_loopback or address.is_multicast
     return not (special or address == _BROADCAST or _is_local_unicast(address))
 
@@ -120,7 +120,7 @@ ADDRESSES = (
 
 
 def to_text(value: Any) -> str:
-    """``string()`` of an address or a network: of nothing else that is a message to the engine."""
+    """Implement ``string()`` for an address or a network, and for no other message."""
     kind = value.DESCRIPTOR.full_name
     return text_of(value, kind if kind in (IP, CIDR) else IP)
 

@@ -30,7 +30,7 @@ def _find(text: str, pattern: str) -> str:
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     if _run("empty", "", pattern):
-        raise NotJudged(f"cannot be judged here: findAll of {pattern!r}, which matches nothing at all, too")
+        raise NotJudged(f"cannot be judged here: findAll of {pattern!r}, which also matches the empty text")
     found: list[str] = _run("all", text, pattern)
     return found if limit < 0 else found[:limit]
 

@@ -1,1 +1,1 @@
-"""What NCCL and RCCL, which reads the same, are told of a pod's devices: topology and settings."""
+"""Files for NCCL, and for RCCL, which reads the same: the topology and the settings of a pod's devices."""

@@ -1,8 +1,8 @@
-"""``nccl.conf``: NCCL's settings for exactly the devices of a pod, each with the reason beside it.
+"""``nccl.conf``: NCCL's settings for exactly the devices of a pod, each with its reason in a comment.
 
 NCCL (``src/misc/param.cc``) takes lines ``NAME=value``, of at most 1,023 bytes a side, and sets only what the
-environment does not have already. Releases before 2.26 know no comments, and take what stands before an ``=``
-for a name: so a comment has no such sign.
+environment does not have already. Releases before 2.26 know no comments, and take the text before an ``=``
+as a name, so comments contain no such sign.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipaddress import ip_interface
 from msgspec import Struct
 
 from dranet.claims.nccl.devices import GidChoice, PodNic
-from dranet.model.workload import AUTO, NcclWishes
+from dranet.model.workload import AUTO, NcclSettings
 
 CONF_FILE = "NCCL_CONF_FILE"
 TOPO_FILE = "NCCL_TOPO_FILE"
@@ -28,7 +28,7 @@ _COMMENT_CHARACTERS = 400
 """NCCL reads lines in pieces of 4,096 bytes."""
 _SEPARATE_RAILS = 0
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
-"""Of an RDMA device, as a list of NCCL and UCX can have it: they part names at commas and colons."""
+"""A name of an RDMA device that fits into lists of NCCL and UCX, which are separated by commas and colons."""
 
 
 class ConfigInput(Struct, frozen=True):
@@ -38,22 +38,22 @@ class ConfigInput(Struct, frozen=True):
     """``namespace/name``."""
     container: str
     nics: Sequence[PodNic]
-    """That are for NCCL, in the order of the GPUs."""
-    wishes: NcclWishes
+    """The devices for NCCL, in the order of the GPUs."""
+    settings: NcclSettings
     gids: GidChoice | None = None
-    """Where the wish is ``auto``."""
+    """Where the setting is ``auto``."""
     topology_path: str = ""
-    """In the container; empty without the file."""
+    """Path in the container; empty without the file."""
     topology_problem: str = ""
-    """Why there is none although it is asked for."""
+    """Why the file is missing although the claim asks for it."""
     is_read: bool = True
-    """By NCCL: the container has no other config file."""
+    """Whether NCCL reads the file: the container has no other config file."""
     uplink: str = ""
     """The interface by which the pod reaches the cluster's network; empty: not known."""
     environment: Collection[str] = ()
     """Names that the container's environment has."""
     others: Sequence[PodNic] = ()
-    """The pod's devices that do not ask for the file: NICs for storage, say."""
+    """The pod's devices that do not ask for the file, for example NICs for storage."""
 
 
 def is_plain(name: str) -> bool:
@@ -61,18 +61,18 @@ def is_plain(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
-def render_config(given: ConfigInput) -> str:
+def render_config(inputs: ConfigInput) -> str:
     """The file: the same input gives the same text."""
     lines = [
-        f"Written by dranet for container {given.container} of pod {given.pod}.",
-        "What the container's environment says wins over these lines.",
-        *([] if given.is_read else ["NCCL does not read this file: the container has one of its own."]),
-        *_describe(given.nics, given.others),
+        f"Written by dranet for container {inputs.container} of pod {inputs.pod}.",
+        "Variables of the container's environment override these lines.",
+        *([] if inputs.is_read else ["NCCL does not read this file: the container has one of its own."]),
+        *_describe(inputs.nics, inputs.others),
     ]
     text = [f"# {_as_comment(line)}" for line in lines]
-    for name, value, why in _settings(given):
+    for name, value, why in _settings(inputs):
         text += ["", f"# {_as_comment(why)}"]
-        if name in given.environment:
+        if name in inputs.environment:
             text.append(f"# {name} is set in the environment of the container, so not here.")
         elif len(value.encode()) > _MOST_BYTES:
             text.append(f"# Left out: {name} would be longer than the {_MOST_BYTES} bytes that NCCL takes.")
@@ -102,24 +102,25 @@ def _describe_gpu(nic: PodNic) -> str:
     return f", {far} from the GPU at {nic.gpu.pci_address or nic.gpu.name}"
 
 
-def _settings(given: ConfigInput) -> Iterator[tuple[str, str, str]]:
+def _settings(inputs: ConfigInput) -> Iterator[tuple[str, str, str]]:
     """Name, value (empty: left to NCCL), reason."""
-    wishes = given.wishes
-    if wishes.topology_file:
-        why = given.topology_problem or "How these devices and the GPUs hang together."
-        yield TOPO_FILE, given.topology_path, why
-    yield from _name_devices(given.nics)
-    if wishes.gid_index == AUTO and given.gids is not None:
-        index = given.gids.index
-        yield GID_INDEX, "" if index is None else str(index), _reason(GID_INDEX, index, given.gids.why)
-    elif wishes.gid_index is not None:
-        yield GID_INDEX, str(wishes.gid_index), "As the claim or its class asks."
-    if wishes.cross_nic is not None:
-        yield _choose_cross_nic(given.nics, wishes.cross_nic)
-    if wishes.socket_interface:
-        yield SOCKET_IFNAME, f"={wishes.socket_interface}", "As the claim or its class asks, this name alone."
+    settings = inputs.settings
+    if settings.topology_file:
+        why = inputs.topology_problem or "How these devices and the GPUs hang together."
+        yield TOPO_FILE, inputs.topology_path, why
+    yield from _name_devices(inputs.nics)
+    if settings.gid_index == AUTO and inputs.gids is not None:
+        index = inputs.gids.index
+        yield GID_INDEX, "" if index is None else str(index), _reason(GID_INDEX, index, inputs.gids.why)
+    elif settings.gid_index is not None:
+        yield GID_INDEX, str(settings.gid_index), "As the claim or its class asks."
+    if settings.cross_nic is not None:
+        yield _choose_cross_nic(inputs.nics, settings.cross_nic)
+    if settings.socket_interface:
+        name = f"={settings.socket_interface}"
+        yield SOCKET_IFNAME, name, "As the claim or its class asks, this name alone."
     else:
-        yield _choose_socket_interface(given)
+        yield _choose_socket_interface(inputs)
 
 
 def _name_devices(nics: Sequence[PodNic]) -> Iterator[tuple[str, str, str]]:
@@ -142,9 +143,9 @@ def _reason(name: str, value: int | None, why: str) -> str:
     return f"Left to NCCL ({name}): {why}." if value is None else f"The index of {why}."
 
 
-def _choose_cross_nic(nics: Sequence[PodNic], wish: int) -> tuple[str, str, str]:
-    if wish != AUTO:
-        return CROSS_NIC, str(wish), "As the claim or its class asks."
+def _choose_cross_nic(nics: Sequence[PodNic], asked: int) -> tuple[str, str, str]:
+    if asked != AUTO:
+        return CROSS_NIC, str(asked), "As the claim or its class asks."
     networks = [_networks(nic) for nic in nics]
     are_apart = sum(map(len, networks)) == len(set().union(*networks))
     if len(nics) > 1 and all(networks) and are_apart:
@@ -153,17 +154,17 @@ def _choose_cross_nic(nics: Sequence[PodNic], wish: int) -> tuple[str, str, str]
     return CROSS_NIC, "", f"Left to NCCL ({CROSS_NIC}): the devices are not each in an IP network of its own."
 
 
-def _choose_socket_interface(given: ConfigInput) -> tuple[str, str, str]:
+def _choose_socket_interface(inputs: ConfigInput) -> tuple[str, str, str]:
     """Where NCCL has sockets alone they carry its data, and the cluster's network is not what was claimed."""
-    if not any(nic.rdma_device for nic in given.nics):
-        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): without RDMA its data takes it, too."
-    if not is_plain(given.uplink):
+    if not any(nic.rdma_device for nic in inputs.nics):
+        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): without RDMA its data also takes it."
+    if not is_plain(inputs.uplink):
         return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): no default route of the pod is known."
-    return SOCKET_IFNAME, f"={given.uplink}", "The interface of the pod's default route, this name alone."
+    return SOCKET_IFNAME, f"={inputs.uplink}", "The interface of the pod's default route, this name alone."
 
 
 def _networks(nic: PodNic) -> set[str]:
-    """In which an address says that neighbours are: a host address alone says nothing."""
+    """Return the subnets of the NIC's addresses; a host address alone has none."""
     interfaces = [ip_interface(address) for address in nic.addresses]
     return {str(i.network) for i in interfaces if i.network.num_addresses > 1 and not i.ip.is_link_local}
 

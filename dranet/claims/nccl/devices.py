@@ -12,7 +12,7 @@ from dranet.claims.pairing import Pair, level, pair
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.workload import GidSlot, WorkloadWishes
+from dranet.model.workload import GidSlot, WorkloadSettings
 
 _FIRST_PORT = (1,)
 
@@ -24,9 +24,9 @@ class PodNic(Struct, frozen=True):
     ifname: str = ""
     """In the pod; empty for a device without a link."""
     rdma_device: str = ""
-    """That the pod's containers can use; empty without one."""
+    """The RDMA device that the pod's containers can use, or empty."""
     ports: tuple[int, ...] = _FIRST_PORT
-    """Of the RDMA device."""
+    """Ports of the RDMA device."""
     addresses: tuple[str, ...] = ()
     """In CIDR form, as the plan has them."""
     gpu: Device | None = None
@@ -44,16 +44,15 @@ def list_nics(
     records: Iterable[PreparedClaim],
     gpus: Sequence[Device],
     ports: Mapping[str, tuple[int, ...]],
-    is_for: Callable[[WorkloadWishes], bool] = lambda _: True,
+    is_for: Callable[[WorkloadSettings], bool] = lambda _: True,
 ) -> tuple[PodNic, ...]:
     """The pod's own network devices: those of the first GPU first, of one GPU the nearest first.
 
     Args:
-        records: of all claims of the pod.
-        gpus: in the order in which the pod counts them.
-        ports: of RDMA devices; one port where it is not known.
-        is_for: by what a device's parameters ask for, whether it is one of them. A NIC for storage is none
-            of NCCL's, and takes no GPU from those that are.
+        records: those of all claims of the pod. gpus: in the order in which the pod counts them. ports: the
+        ports of RDMA devices; one port where it is not known. is_for: whether a device counts, decided by its
+        parameters. A NIC for storage is not for NCCL, and takes no
+            GPU from those that are.
     """
     prepared = sorted(
         (one for one in _iter_devices(records) if is_for(one.workload)),
@@ -95,7 +94,7 @@ ROCE_V2 = "RoCE v2"
 
 
 class GidChoice(Struct, frozen=True):
-    """``index`` is ``None`` where there is none that is right for all devices; ``why`` says so."""
+    """``index`` is ``None`` when no index is right for all devices; ``why`` is the reason."""
 
     index: int | None
     why: str
@@ -117,8 +116,8 @@ def choose_gid_index(nics: Iterable[PodNic], tables: Mapping[str, Sequence[GidSl
         return GidChoice(None, f"no RoCE v2 GID of the pod's address on {what}")
     indexes = set(found.values())
     if len(indexes) > 1:
-        told = ", ".join(f"{name} {index}" for name, index in found.items())
-        return GidChoice(None, f"the devices have it at different places: {told}")
+        places = ", ".join(f"{name} {index}" for name, index in found.items())
+        return GidChoice(None, f"the devices have it at different places: {places}")
     return GidChoice(indexes.pop(), "the RoCE v2 GID of the pod's address")
 
 

@@ -7,11 +7,12 @@ address, and removes what no process of the job uses (``src/graph/xml.cc`` and `
 not in the file is found all the same, and hangs on the bridges of the file. The class of a function is there
 for containers without sysfs: NCCL gives up where it finds none.
 
-All processors are there, those with devices first, and one of number -1: NCCL hangs what is not in the file
-on the processor that sysfs tells, and what sysfs does not show on that one. A processor that it has to add it
-takes, from 2.21 to 2.26, for another machine's, to which there is no way. It drops those without devices.
+The file lists all processors, those with devices first, and one with number -1. NCCL attaches what is not in
+the file to the processor that sysfs reports, and to number -1 what sysfs does not show. A processor that NCCL
+has to add is taken, from 2.21 to 2.26, for one of another machine without a path to it. NCCL drops those
+without devices.
 
-Of a switch only its upstream port is there, as in what NCCL finds by itself: it goes up two steps at a time,
+A switch appears as its upstream port only, as in what NCCL finds by itself: it goes up two steps at a time,
 over the port that a function is plugged into. A way between two bridges is for it one between two switches
 (``paths.cc``), so every port more would make devices on one switch look like devices on several.
 
@@ -32,11 +33,11 @@ from dranet.model.facts import NodeFacts, PciFunction
 from dranet.model.workload import Processor
 
 BRIDGE_CLASS = 0x060400
-"""PCI to PCI bridge: whatever has something below it."""
+"""PCI-to-PCI bridge: any function with something below it."""
 _CLASSES = {DeviceKind.NIC: 0x020000, DeviceKind.RDMA: 0x020700, DeviceKind.GPU: 0x030200}
-"""Of a function that the last scan did not find."""
+"""Class of a function that the last scan did not find."""
 NO_NUMA_NODE = -1
-"""What the kernel, and so NCCL, says where the platform does not tell."""
+"""The number that the kernel, and so NCCL, uses where the platform reports none."""
 
 NCCL, RCCL = 1, 2
 """Versions of the format. A reader gives up over that of the other one."""
@@ -54,8 +55,8 @@ MOST_BELOW = 32
 """One element, before NCCL 2.21."""
 _FIRST_FUNCTION = ":00.0"
 _ELEMENTS_PER_NIC, _ELEMENTS_PER_OTHER_FUNCTION = 2, 4
-"""That NCCL adds: what is on a network function. For a function beside the first of its card the first one,
-as it takes all for that (``NCCL_IB_MERGE_VFS``), and what it makes where it joins ports."""
+"""Elements that NCCL adds for a network function. For further functions of a card it takes the first one for
+all (``NCCL_IB_MERGE_VFS``), and adds elements where it joins ports."""
 _ELEMENTS_PER_GPU = 10
 """That NCCL adds: itself, its links to seven peers or to the switches between them, and to a processor."""
 _MOST_NICS = 32
@@ -93,7 +94,7 @@ class CpuNode(Struct, frozen=True):
     affinity: str = ""
     """Its CPUs, as a mask; empty where there is no such node."""
     kind: CpuKind | None = None
-    """``None`` where the node does not tell."""
+    """``None`` where the node does not report it."""
 
 
 class Topology(Struct, frozen=True):
@@ -101,7 +102,7 @@ class Topology(Struct, frozen=True):
 
     cpus: tuple[CpuNode, ...] = ()
     version: int = NCCL
-    """Of the format: :data:`NCCL` or :data:`RCCL`."""
+    """Version of the format: :data:`NCCL` or :data:`RCCL`."""
 
     @property
     def has_devices(self) -> bool:
@@ -160,7 +161,7 @@ def find_version(gpus: Iterable[Device], facts: NodeFacts) -> int | None:
 
 
 def find_kind(architecture: str, processor: Processor) -> CpuKind | None:
-    """Of a machine as ``uname`` calls it; ``None`` where NCCL would lack something."""
+    """Return the CPU kind for an architecture of ``uname``; ``None`` where NCCL would lack something."""
     if architecture != _X86:
         known = _OTHER_ARCHITECTURES.get(architecture)
         return None if known is None else CpuKind(known)
@@ -181,8 +182,8 @@ def _nccl_path(path: Sequence[str]) -> Sequence[str]:
 
 
 def _find_numa_nodes(devices: Iterable[Device]) -> dict[str, int]:
-    """By the port of the root: one for all below it, as NCCL has it. A function that tells none does not hide
-    what its neighbours tell."""
+    """Map each root port to one NUMA node for all functions below it, as NCCL does. A function without a NUMA
+    node does not hide that of its neighbours."""
     found: dict[str, int] = {}
     for device in sorted(devices, key=lambda device: device.pci_address):
         numa = NO_NUMA_NODE if device.numa_node is None else device.numa_node
@@ -219,7 +220,7 @@ def _count_added(nic: Device) -> int:
 
 
 def _first_function(address: str) -> str:
-    """Of the same card."""
+    """Return the first function of the same card."""
     bus, _, _ = address.rpartition(":")
     return f"{bus}{_FIRST_FUNCTION}"
 
@@ -242,12 +243,12 @@ _ID = re.compile(r"0x[0-9a-f]{1,6}")
 _MASK = re.compile(r"(?:[0-9a-f]{1,8}(?:,[0-9a-f]{8})*)?")
 _ARCHITECTURE = re.compile(r"[a-z0-9_]{1,16}")
 _VENDOR = re.compile(r"[A-Za-z0-9 ]{1,12}")
-"""12 characters that the processor says (CPUID 0)."""
+"""The 12 characters of CPUID 0."""
 _NUMBER = re.compile(r"-1|[0-9]{1,6}")
 _IDS = ("vendor", "device")
 _DEEPEST = 64
 MOST_ATTRIBUTES = 16
-"""Of one element; NCCL ignores more."""
+"""Attributes of one element; NCCL ignores more."""
 
 
 class TopologyError(ValueError):
@@ -319,7 +320,7 @@ def parse_topology(text: str) -> Topology:
     return Topology(tuple(cpus), version)
 
 
-_OPENS, _CLOSES, _STANDS_ALONE = "opens", "closes", "stands alone"
+_OPENS, _CLOSES, _IS_EMPTY = "opens", "closes", "is empty"
 
 
 class _Tag(Struct, frozen=True):
@@ -342,7 +343,7 @@ def _parse_line(line: str) -> _Tag:
     pairs = _ATTRIBUTE.findall(attributes)
     if len(pairs) > MOST_ATTRIBUTES or len({key for key, _ in pairs}) < len(pairs):
         raise TopologyError(f"{name} has too many attributes, or one of them twice")
-    return _Tag(name, _CLOSES if closes else _STANDS_ALONE if stands_alone else _OPENS, dict(pairs))
+    return _Tag(name, _CLOSES if closes else _IS_EMPTY if stands_alone else _OPENS, dict(pairs))
 
 
 def _parse_kind(cpu: _Tag) -> CpuKind | None:
@@ -356,7 +357,7 @@ def _parse_kind(cpu: _Tag) -> CpuKind | None:
 
 
 def _iter_below(name: str, lines: Iterator[str]) -> Iterator[_Tag]:
-    """The tags up to the one that closes ``name``; whoever takes one reads what is below it."""
+    """Yield the tags up to the one that closes ``name``; the caller reads what is below each."""
     for line in lines:
         tag = _parse_line(line)
         if tag.kind == _CLOSES:
@@ -373,7 +374,7 @@ def _parse_pci(tag: _Tag, lines: Iterator[str], depth: int) -> PciNode:
     is_open = tag.kind == _OPENS
     below = tuple(_parse_pci(one, lines, depth + 1) for one in _iter_below("pci", lines)) if is_open else ()
     if is_open and not below:
-        raise TopologyError("an empty pci that does not stand alone")
+        raise TopologyError("an empty pci with a closing tag")
     ids = [int(tag.get(name, _ID), 16) if name in tag.attributes else None for name in _IDS]
     class_code = int(tag.get("class", _ID), 16)
     return PciNode(tag.get("busid", _ADDRESS), class_code, ids[0], ids[1], below)

@@ -1,4 +1,4 @@
-"""Files for NCCL, RCCL and UCX that a container has itself, as far as its mounts tell: images are closed.
+"""Files for NCCL, RCCL and UCX that a container brings itself, as far as its mounts show: images are opaque.
 
 NCCL reads ``~/.nccl.conf`` and ``/etc/nccl.conf``, RCCL files called ``rccl`` there (``param.cc``). Where no
 topology is named both look for the one that a cloud may give to its machines (``topo.cc``). UCX reads a

@@ -1,7 +1,7 @@
 """Device + link state + config -> AttachPlan: the ordered steps that put one device into a pod.
 
 Pure: everything the hook will do is decided here, at prepare, from the state that the link had then. What
-the pod gets of the host's state, unless the config says otherwise: name, MTU, hardware address, the global
+the pod gets of the host's state, unless the config overrides it: name, MTU, hardware address, the global
 addresses, and with those addresses the routes that need them; and, whatever its addresses, the link's policy
 routing (other tables, the rules that look them up) and its permanent neighbours. A link on top of the device
 (``interface.type``) gets nothing of that.
@@ -64,12 +64,11 @@ def plan_device(
         device: the allocated device.
         host: the state of its link now; ``None`` for a device without a link.
         config: decoded and merged for this device.
-        rdma_exclusive: RDMA devices belong to one network namespace each, so they have to move too.
+        rdma_exclusive: RDMA devices belong to one network namespace each, so they also have to move.
         lease: what a DHCP server gave, where the config wants that.
-        mac_seed: what a hardware address is made from where one must be made up; different for each device of
-            each claim.
+        mac_seed: seed of a generated hardware address; different for each device of each claim.
         physical_function_mtu: MTU of the physical function above a virtual one, where it can be seen.
-        cpus: of the node, and which work for the device now, where the config asks for near ones.
+        cpus: the CPUs of the node, and those that work for the device now, if the config asks for near ones.
         host_rules: the policy rules of the host's namespace.
         ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
 
@@ -86,20 +85,20 @@ def plan_device(
         raise DeviceError(f"device {device.name} has no network interface on the host")
     if config.interface.dhcp and lease is None:
         raise ValueError(f"no lease for device {device.name}")
-    given = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules)
-    _refuse(device, _check(given, rdma_exclusive))
+    inputs = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules)
+    _refuse(device, _check(inputs, rdma_exclusive))
     return AttachPlan(
         device.name,
-        tuple(_steps(given, rdma_exclusive)),
-        given.pod_ifname,
-        _to_restore(host) if given.moves else None,
+        tuple(_steps(inputs, rdma_exclusive)),
+        inputs.pod_ifname,
+        _to_restore(host) if inputs.moves else None,
         lease,
         record_cpus(config, cpus),
     )
 
 
 def _to_restore(host: LinkState) -> LinkState:
-    """Without what nobody can change, which would be a third of the record."""
+    """Drop what cannot be changed, which would be a third of the record."""
     return replace(host, ethtool=replace(host.ethtool, fixed={}, refused={}))
 
 
@@ -130,17 +129,17 @@ def _plan_without_link(
     return AttachPlan(device.name, steps, cpus=record_cpus(config, cpus))
 
 
-def _check(given: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
-    yield from check_link(given)
-    yield from check_addresses(given)
-    yield from check_routes(given)
-    yield from check_rules(given)
-    yield from check_neighbours(given)
-    yield from check_ethtool(given)
-    yield from check_sysctls(given)
-    yield from check_rdma(given.device, given.config, exclusive=rdma_exclusive)
-    yield from check_workload(given.device, given.config)
-    yield from check_cpu_locality(given.device, given.config, given.cpus, given.host)
+def _check(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
+    yield from check_link(inputs)
+    yield from check_addresses(inputs)
+    yield from check_routes(inputs)
+    yield from check_rules(inputs)
+    yield from check_neighbours(inputs)
+    yield from check_ethtool(inputs)
+    yield from check_sysctls(inputs)
+    yield from check_rdma(inputs.device, inputs.config, exclusive=rdma_exclusive)
+    yield from check_workload(inputs.device, inputs.config)
+    yield from check_cpu_locality(inputs.device, inputs.config, inputs.cpus, inputs.host)
 
 
 def _refuse(device: Device, problems: Iterable[str]) -> None:
@@ -149,26 +148,26 @@ def _refuse(device: Device, problems: Iterable[str]) -> None:
         raise ClaimError(f"device {device.name}: {text}", reason=Reason.INVALID_CONFIG)
 
 
-def _steps(given: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
+def _steps(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
     """In the order in which the kernel accepts them.
 
     Offloads and rings change while the link is down; a VRF takes the addresses off a link that joins it, so
     it comes before them; on a link that is up a limit would come late and wait for traffic to drain; a link
     must be up before it has neighbours and routes, and before its driver has placed its interrupts.
     """
-    yield plan_link(given)
-    yield from plan_ethtool(given)
-    yield from plan_early_sysctls(given)
-    yield from plan_properties(given)
-    yield from plan_vrf(given)
-    yield from plan_token(given)
-    yield from plan_programs(given)
-    yield from plan_rates(given)
-    yield from map(AddAddress, plan_addresses(given))
+    yield plan_link(inputs)
+    yield from plan_ethtool(inputs)
+    yield from plan_early_sysctls(inputs)
+    yield from plan_properties(inputs)
+    yield from plan_vrf(inputs)
+    yield from plan_token(inputs)
+    yield from plan_programs(inputs)
+    yield from plan_rates(inputs)
+    yield from map(AddAddress, plan_addresses(inputs))
     yield SetUp()
-    yield from plan_cpu_locality(given.device, given.config, given.cpus)
-    yield from plan_neighbours(given)
-    yield from plan_routes(given)
-    yield from plan_rules(given)
-    yield from plan_late_sysctls(given.config)
-    yield from plan_rdma_move(given.device, given.config, exclusive=rdma_exclusive)
+    yield from plan_cpu_locality(inputs.device, inputs.config, inputs.cpus)
+    yield from plan_neighbours(inputs)
+    yield from plan_routes(inputs)
+    yield from plan_rules(inputs)
+    yield from plan_late_sysctls(inputs.config)
+    yield from plan_rdma_move(inputs.device, inputs.config, exclusive=rdma_exclusive)

@@ -13,12 +13,12 @@ from dranet.model.plan import EthtoolState, SetEthtool
 _SPOKEN = {"rings": "rings", "channels": "channels", "coalesce": "interrupt coalescing"}
 
 
-def plan_ethtool(given: PlanInput) -> Iterator[SetEthtool]:
+def plan_ethtool(inputs: PlanInput) -> Iterator[SetEthtool]:
     """One step with everything that the claim names, by the kernel's names."""
-    ethtool = given.config.ethtool
+    ethtool = inputs.config.ethtool
     if ethtool.is_empty:
         return
-    features, _ = resolve_features(ethtool.features, given.host.ethtool.features, given.host.ethtool.fixed)
+    features, _ = resolve_features(ethtool.features, inputs.host.ethtool.features, inputs.host.ethtool.fixed)
     yield SetEthtool(
         EthtoolState(
             features=features,
@@ -30,19 +30,19 @@ def plan_ethtool(given: PlanInput) -> Iterator[SetEthtool]:
     )
 
 
-def check_ethtool(given: PlanInput) -> Iterator[str]:
+def check_ethtool(inputs: PlanInput) -> Iterator[str]:
     """Names that the device does not have and numbers that it does not take. "<field path>: ..."."""
-    ethtool, state = given.config.ethtool, given.host.ethtool
-    yield from _check_features(given)
-    if not given.moves:
-        yield from _check_sub_link(given)
+    ethtool, state = inputs.config.ethtool, inputs.host.ethtool
+    yield from _check_features(inputs)
+    if not inputs.moves:
+        yield from _check_sub_link(inputs)
         return
     refused = state.refused
     unknown = [name for name in ethtool.private_flags if name not in state.private_flags]
     if unknown and "private_flags" in refused:
-        yield f"ethtool.privateFlags: the driver does not tell them: {refused['private_flags']}"
+        yield f"ethtool.privateFlags: the driver does not report them: {refused['private_flags']}"
         unknown = []
-    shown_by = f"ethtool --show-priv-flags {given.host.ifname}"
+    shown_by = f"ethtool --show-priv-flags {inputs.host.ifname}"
     yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags, shown_by)
     parts = (
         ("rings", ethtool.rings, state.rings),
@@ -51,23 +51,23 @@ def check_ethtool(given: PlanInput) -> Iterator[str]:
     )
     for name, asked, present in parts:
         if name in refused and not asked.is_empty:
-            yield f"ethtool.{name}: the driver does not tell them: {refused[name]}"
+            yield f"ethtool.{name}: the driver does not report them: {refused[name]}"
             continue
         yield from _check_numbers(name, asked, present, state.maxima)
 
 
-def _check_features(given: PlanInput) -> Iterator[str]:
+def _check_features(inputs: PlanInput) -> Iterator[str]:
     """A link on top of the device has features of its own, most of which are the device's."""
-    present = given.host.ethtool
-    if given.config.ethtool.features and "features" in present.refused:
-        yield f"ethtool.features: the driver does not tell them: {present.refused['features']}"
+    present = inputs.host.ethtool
+    if inputs.config.ethtool.features and "features" in present.refused:
+        yield f"ethtool.features: the driver does not report them: {present.refused['features']}"
         return
     try:
-        _, unknown = resolve_features(given.config.ethtool.features, present.features, present.fixed)
+        _, unknown = resolve_features(inputs.config.ethtool.features, present.features, present.fixed)
     except ClaimError as error:
         yield error.message
         return
-    shown_by = f"ethtool -k {given.host.ifname}"
+    shown_by = f"ethtool -k {inputs.host.ifname}"
     yield from _missing("ethtool.features", "features", unknown, present.features, shown_by)
 
 
@@ -75,13 +75,13 @@ def _missing(
     path: str, what: str, unknown: Iterable[str], present: Collection[str], shown_by: str
 ) -> Iterator[str]:
     for name in unknown:
-        lack = f"no {name} that can be changed" if present else f"no {what} that can be changed"
-        mend = f"; on the node, {shown_by} shows those it has" if present else ""
-        yield f'{path}["{name}"]: the device has {lack}{mend}'
+        missing = f"no {name} that can be changed" if present else f"no {what} that can be changed"
+        hint = f"; on the node, {shown_by} shows those it has" if present else ""
+        yield f'{path}["{name}"]: the device has {missing}{hint}'
 
 
-def _check_sub_link(given: PlanInput) -> Iterator[str]:
-    ethtool, parent = given.config.ethtool, given.host.ifname
+def _check_sub_link(inputs: PlanInput) -> Iterator[str]:
+    ethtool, parent = inputs.config.ethtool, inputs.host.ifname
     parts: dict[str, bool] = {
         "privateFlags": bool(ethtool.private_flags),
         "rings": not ethtool.rings.is_empty,
@@ -90,7 +90,7 @@ def _check_sub_link(given: PlanInput) -> Iterator[str]:
     }
     for name, is_asked in parts.items():
         if is_asked:
-            kind = given.config.interface.type
+            kind = inputs.config.interface.type
             yield f"ethtool.{name}: belongs to {parent}, which type {kind} leaves on the node"
 
 
@@ -147,12 +147,12 @@ def resolve_features(
     counts before its group: ``tso: false`` with ``tx-tcp-segmentation: true``.
 
     Raises:
-        ClaimError: two names of the same group say different things.
+        ClaimError: two names of the same group have different values.
     """
     groups: dict[str, bool] = {}
     exact: dict[str, bool] = {}
     unknown: list[str] = []
-    said: dict[str, str] = {}
+    set_by: dict[str, str] = {}
     for name, value in asked.items():
         members = _find_members(name, changeable) or _find_so_anyway(name, value, fixed or {})
         if not members:
@@ -160,7 +160,7 @@ def resolve_features(
         elif name in members:
             exact[name] = value
         else:
-            other = said.setdefault(_PATTERNS[name], name)
+            other = set_by.setdefault(_PATTERNS[name], name)
             if asked[other] != value:
                 raise ClaimError(f"ethtool.features: {other} and {name} are the same and must not differ")
             groups |= dict.fromkeys(members, value)

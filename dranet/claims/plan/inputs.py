@@ -1,4 +1,4 @@
-"""What one plan is made from, and what follows from it at once."""
+"""The inputs of one plan, and values derived from them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PlanInput(Struct, frozen=True):
     config: NetworkConfig
     lease: DhcpLease | None = None
     mac_seed: str = ""
-    """A hardware address that is made up comes from this, so that it is the same the next time."""
+    """Seed of a generated hardware address, so that it is the same the next time."""
     physical_function_mtu: int | None = None
-    """Of the PF of a virtual function; ``None`` where there is none to be seen."""
+    """MTU of the PF of a virtual function; ``None`` where it cannot be seen."""
     cpus: CpuSurroundings | None = None
     """Where the config asks for near CPUs."""
     host_rules: tuple[AddRule, ...] = ()
@@ -60,8 +60,8 @@ class PlanInput(Struct, frozen=True):
     def mtu(self) -> int | None:
         """What to set; ``None`` leaves the MTU alone.
 
-        A DHCP server's counts where the claim says none, if it lowers the MTU and keeps IPv6 possible:
-        whether the device takes more, only the kernel could say, and only when the pod starts.
+        Without an MTU in the claim a DHCP server's counts, if it lowers the MTU and keeps IPv6 possible: only
+        the kernel knows whether the device takes more, and only when the pod starts.
         """
         offered = self.lease.mtu if self.lease else None
         if self.config.interface.mtu is None and offered and IPV6_MTU_MIN <= offered < self.host.mtu:
@@ -71,8 +71,8 @@ class PlanInput(Struct, frozen=True):
     @property
     def node_has_ipv6(self) -> bool:
         """IPv6 is not switched off for the whole node; taken for granted where nothing was read."""
-        may_tell = self.host.sysctls and self.host.mtu >= IPV6_MTU_MIN
-        return not may_tell or any(name.startswith("ipv6/") for name in self.host.sysctls)
+        is_known = self.host.sysctls and self.host.mtu >= IPV6_MTU_MIN
+        return not is_known or any(name.startswith("ipv6/") for name in self.host.sysctls)
 
     @property
     def link_has_ipv6(self) -> bool:
@@ -81,7 +81,7 @@ class PlanInput(Struct, frozen=True):
         return self.node_has_ipv6 and (not mtu or mtu >= IPV6_MTU_MIN)
 
     @property
-    def ipv6_obstacle(self) -> str:
+    def ipv6_blocker(self) -> str:
         """Why nothing of IPv6 can be set on the link; empty when it can."""
         if not self.node_has_ipv6:
             return "the node has no IPv6"
@@ -97,5 +97,5 @@ def default_vrf_table(name: str) -> int:
 
 
 def is_ipv6(text: str) -> bool:
-    """Of an address or prefix."""
+    """Whether an address or prefix is IPv6."""
     return ":" in text

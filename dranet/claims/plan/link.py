@@ -34,16 +34,16 @@ _OFFLOAD_SIZES = {
 """Field names, in the order in which the kernel wants them: ``gso_max_size`` changes the IPv4 one too."""
 
 
-def plan_link(given: PlanInput) -> MoveLink | CreateLink:
+def plan_link(inputs: PlanInput) -> MoveLink | CreateLink:
     """The first step of every plan for a device with a link."""
-    if given.moves:
-        return MoveLink(given.pod_ifname, mtu=given.mtu, mac=given.config.interface.hardware_addr)
-    return _plan_sub_link(given)
+    if inputs.moves:
+        return MoveLink(inputs.pod_ifname, mtu=inputs.mtu, mac=inputs.config.interface.hardware_addr)
+    return _plan_sub_link(inputs)
 
 
-def _plan_sub_link(given: PlanInput) -> CreateLink:
+def _plan_sub_link(inputs: PlanInput) -> CreateLink:
     """Nothing of the parent's goes to the pod but what the kernel copies (its MTU)."""
-    interface, parent = given.config.interface, given.host
+    interface, parent = inputs.config.interface, inputs.host
     mode = flag = ""
     vlan_id, protocol = None, "802.1Q"
     if interface.type == "macvlan":
@@ -54,7 +54,7 @@ def _plan_sub_link(given: PlanInput) -> CreateLink:
     elif interface.vlan:
         vlan_id, protocol = interface.vlan.id, interface.vlan.protocol
     return CreateLink(
-        given.pod_ifname,
+        inputs.pod_ifname,
         kind=interface.type if interface.type in ("macvlan", "ipvlan") else "vlan",
         parent_ifindex=parent.ifindex,
         parent_ifname=parent.ifname,
@@ -63,17 +63,17 @@ def _plan_sub_link(given: PlanInput) -> CreateLink:
         flag=flag,
         vlan_id=vlan_id,
         vlan_protocol=protocol,
-        mtu=given.mtu,
-        mac=_choose_mac(given),
+        mtu=inputs.mtu,
+        mac=_choose_mac(inputs),
     )
 
 
-def _choose_mac(given: PlanInput) -> str | None:
-    """The claim's; else the kernel's choice, unless a DHCP server knows the link by one made up before."""
-    interface = given.config.interface
+def _choose_mac(inputs: PlanInput) -> str | None:
+    """The claim's; else the kernel's choice, unless a DHCP server knows the link by one generated before."""
+    interface = inputs.config.interface
     if interface.hardware_addr or not interface.dhcp:
         return interface.hardware_addr
-    return make_mac(given.mac_seed)
+    return make_mac(inputs.mac_seed)
 
 
 def make_mac(seed: str) -> str:
@@ -83,9 +83,9 @@ def make_mac(seed: str) -> str:
     return raw.hex(":")
 
 
-def plan_properties(given: PlanInput) -> Iterator[SetLink]:
+def plan_properties(inputs: PlanInput) -> Iterator[SetLink]:
     """Queue length and offload sizes."""
-    interface = given.config.interface
+    interface = inputs.config.interface
     sizes = {
         name: getattr(interface, name) for name in _OFFLOAD_SIZES if getattr(interface, name) is not None
     }
@@ -93,27 +93,27 @@ def plan_properties(given: PlanInput) -> Iterator[SetLink]:
         yield SetLink(tx_queue_length=interface.tx_queue_length, offload_sizes=sizes)
 
 
-def plan_vrf(given: PlanInput) -> Iterator[JoinVrf]:
+def plan_vrf(inputs: PlanInput) -> Iterator[JoinVrf]:
     """The VRF, with its table chosen."""
-    if given.config.interface.vrf:
-        yield JoinVrf(given.config.interface.vrf.name, given.table)
+    if inputs.config.interface.vrf:
+        yield JoinVrf(inputs.config.interface.vrf.name, inputs.table)
 
 
-def plan_token(given: PlanInput) -> Iterator[SetToken]:
+def plan_token(inputs: PlanInput) -> Iterator[SetToken]:
     """The IPv6 token."""
-    if given.config.interface.ipv6.token:
-        yield SetToken(given.config.interface.ipv6.token)
+    if inputs.config.interface.ipv6.token:
+        yield SetToken(inputs.config.interface.ipv6.token)
 
 
-def plan_programs(given: PlanInput) -> Iterator[RemovePrograms]:
+def plan_programs(inputs: PlanInput) -> Iterator[RemovePrograms]:
     """BPF programs that go."""
-    if given.config.interface.disable_ebpf_programs:
+    if inputs.config.interface.disable_ebpf_programs:
         yield RemovePrograms()
 
 
-def plan_rates(given: PlanInput) -> Iterator[LimitRate]:
+def plan_rates(inputs: PlanInput) -> Iterator[LimitRate]:
     """Rate limits. A burst that the claim leaves open is chosen where the limit is set."""
-    egress, ingress = given.config.interface.rate_limit.egress, given.config.interface.rate_limit.ingress
+    egress, ingress = inputs.config.interface.rate_limit.egress, inputs.config.interface.rate_limit.ingress
     if egress or ingress:
         yield LimitRate(
             egress_bits_per_second=egress.rate if egress else None,
@@ -123,65 +123,65 @@ def plan_rates(given: PlanInput) -> Iterator[LimitRate]:
         )
 
 
-def check_link(given: PlanInput) -> Iterator[str]:
-    """What only the link, or the one below it, can tell. Problems read "<field path>: ..."."""
-    yield from _check_mac(given)
-    yield from _check_mtu(given)
-    yield from _check_offload_sizes(given)
-    yield from _check_ipv6(given)
-    if not given.moves:
-        yield from _check_sub_link(given)
-    vrf = given.config.interface.vrf
-    if vrf and vrf.name == given.pod_ifname:
+def check_link(inputs: PlanInput) -> Iterator[str]:
+    """Yield the problems that only the link, or the one below it, can show, as "<field path>: ..."."""
+    yield from _check_mac(inputs)
+    yield from _check_mtu(inputs)
+    yield from _check_offload_sizes(inputs)
+    yield from _check_ipv6(inputs)
+    if not inputs.moves:
+        yield from _check_sub_link(inputs)
+    vrf = inputs.config.interface.vrf
+    if vrf and vrf.name == inputs.pod_ifname:
         yield f"interface.vrf.name: {vrf.name} is the name of the interface itself"
 
 
-def _check_mac(given: PlanInput) -> Iterator[str]:
-    mac = given.config.interface.hardware_addr
-    if mac and given.host.mac and len(mac) != len(given.host.mac):
-        yield f"interface.hardwareAddr: the device has hardware addresses like {given.host.mac}, not {mac}"
+def _check_mac(inputs: PlanInput) -> Iterator[str]:
+    mac = inputs.config.interface.hardware_addr
+    if mac and inputs.host.mac and len(mac) != len(inputs.host.mac):
+        yield f"interface.hardwareAddr: the device has hardware addresses like {inputs.host.mac}, not {mac}"
 
 
-def _check_mtu(given: PlanInput) -> Iterator[str]:
-    mtu = given.config.interface.mtu
+def _check_mtu(inputs: PlanInput) -> Iterator[str]:
+    mtu = inputs.config.interface.mtu
     if mtu is None:
         return
-    keeps_ipv6 = any(is_ipv6(address.cidr) for address in plan_addresses(given))
+    keeps_ipv6 = any(is_ipv6(address.cidr) for address in plan_addresses(inputs))
     if mtu < IPV6_MTU_MIN and keeps_ipv6:
         yield f"interface.mtu: must be at least {IPV6_MTU_MIN} for the IPv6 address that it keeps, not {mtu}"
-    if not given.moves and given.host.mtu and mtu > given.host.mtu:
-        yield f"interface.mtu: must be at most the {given.host.mtu} of {given.host.ifname}, not {mtu}"
-    most = given.physical_function_mtu
+    if not inputs.moves and inputs.host.mtu and mtu > inputs.host.mtu:
+        yield f"interface.mtu: must be at most the {inputs.host.mtu} of {inputs.host.ifname}, not {mtu}"
+    most = inputs.physical_function_mtu
     if most is not None and mtu > most:
-        pf = given.device.physical_function
+        pf = inputs.device.physical_function
         yield f"interface.mtu: must be at most the {most} of the physical function {pf}, not {mtu}"
 
 
-def _check_offload_sizes(given: PlanInput) -> Iterator[str]:
+def _check_offload_sizes(inputs: PlanInput) -> Iterator[str]:
     for name, path in _OFFLOAD_SIZES.items():
-        size = getattr(given.config.interface, name)
+        size = getattr(inputs.config.interface, name)
         if size is not None and size > _OFFLOAD_SIZE_MAX:
             yield f"interface.{path}: must be at most {_OFFLOAD_SIZE_MAX}, not {size}"
 
 
-def _check_ipv6(given: PlanInput) -> Iterator[str]:
-    ipv6 = given.config.interface.ipv6
+def _check_ipv6(inputs: PlanInput) -> Iterator[str]:
+    ipv6 = inputs.config.interface.ipv6
     asked = {
         "enabled": ipv6.enabled or None,
         "acceptRA": ipv6.accept_ra,
         "duplicateAddressDetection": ipv6.duplicate_address_detection,
         "token": ipv6.token,
     }
-    why = given.ipv6_obstacle
+    why = inputs.ipv6_blocker
     if why:
         yield from (f"interface.ipv6.{path}: {why}" for path, value in asked.items() if value is not None)
     elif ipv6.token:
-        yield from _check_token(given)
+        yield from _check_token(inputs)
 
 
-def _check_token(given: PlanInput) -> Iterator[str]:
+def _check_token(inputs: PlanInput) -> Iterator[str]:
     """The kernel takes a token only on a link that takes router advertisements and resolves neighbours."""
-    interface = given.config.interface
+    interface = inputs.config.interface
     if interface.ipv6.enabled is False:
         yield "interface.ipv6.token: needs IPv6, which interface.ipv6.enabled switches off"
     if interface.forwarding and interface.ipv6.accept_ra != 2:
@@ -190,8 +190,8 @@ def _check_token(given: PlanInput) -> Iterator[str]:
         yield f"interface.ipv6.token: in mode {interface.ipvlan.mode} an ipvlan gets no router advertisements"
 
 
-def _check_sub_link(given: PlanInput) -> Iterator[str]:
-    interface, parent = given.config.interface, given.host
+def _check_sub_link(inputs: PlanInput) -> Iterator[str]:
+    interface, parent = inputs.config.interface, inputs.host
     if len(parent.mac) != _ETHERNET_MAC_LENGTH:
         yield f"interface.type: {interface.type} needs an Ethernet device; {parent.ifname} is not"
     if interface.type == "macvlan" and interface.hardware_addr and interface.hardware_addr == parent.mac:
@@ -204,7 +204,7 @@ def _check_sub_link(given: PlanInput) -> Iterator[str]:
 
 
 def check_parents(mine: Sequence[AttachPlan], others: Iterable[tuple[str, AttachPlan]]) -> None:
-    """Whether the links of a claim can be made beside each other and beside those that are there.
+    """Check that the links of a claim can coexist with each other and with those that exist already.
 
     Args:
         mine: the plans of one claim.

@@ -1,4 +1,4 @@
-"""What the plans of the devices of one pod say against each other."""
+"""Conflicts between the plans of the devices of one pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_pod(plans: Collection[AttachPlan]) -> None:
     """The devices of a pod share its interface names, routing tables and settings.
 
     Args:
-        plans: of every claim of the pod.
+        plans: the plans of every claim of the pod.
 
     Raises:
         ClaimError: InvalidConfig, with every clash and the devices of each.

@@ -21,7 +21,7 @@ def plan_rdma_access(
 ) -> RdmaAccess:
     """What the containers get.
 
-    With a link on top of the device they get the verbs device too, as long as the kernel lets other network
+    With a link on top of the device they also get the verbs device, while the kernel lets other network
     namespaces use it (shared mode).
 
     Args:

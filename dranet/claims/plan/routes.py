@@ -14,8 +14,8 @@ from dranet.model.parameters.routing import RESERVED_TABLES, SCOPE_LINK, SCOPE_U
 from dranet.model.plan import AddRoute, DhcpLease, NextHop
 
 DHCP_METRIC = 1024
-"""Of routes from a DHCP server, as systemd-networkd has it: the pod network's default route has none (0) and
-stays the preferred one, and so does what the claim itself names."""
+"""Metric of routes from a DHCP server, as in systemd-networkd: the pod network's default route has none (0)
+and stays the preferred one, and so does what the claim itself names."""
 
 _RTPROT_KERNEL, _RTPROT_STATIC, _RTPROT_RA, _RTPROT_DHCP = 2, 4, 9, 16
 _RTN_UNICAST = 1
@@ -29,14 +29,14 @@ _DIRECT = str(IPv4Address(0))
 _RouteKey = tuple[str, int, int]
 
 
-def plan_routes(given: PlanInput) -> tuple[AddRoute, ...]:
+def plan_routes(inputs: PlanInput) -> tuple[AddRoute, ...]:
     """On-link routes first, because a gateway must be reachable when its route is added; multipath last.
 
     The claim's routes replace those of DHCP or of the host to the same destination in the same table.
     """
-    own = _configured_routes(given)
+    own = _configured_routes(inputs)
     taken = {(step.route.destination, step.route.table) for step in own}
-    others = [*_leased_routes(given), *_inherited_routes(given, own)]
+    others = [*_leased_routes(inputs), *_inherited_routes(inputs, own)]
     kept = (AddRoute(route) for route in others if (route.destination, route.table) not in taken)
     return tuple(sorted((*own, *kept), key=_rank))
 
@@ -47,13 +47,13 @@ def _rank(step: AddRoute) -> int:
     return 1 if step.route.gateway else 0
 
 
-def _configured_routes(given: PlanInput) -> list[AddRoute]:
-    return [_configured(route, given) for route in given.config.routes]
+def _configured_routes(inputs: PlanInput) -> list[AddRoute]:
+    return [_configured(route, inputs) for route in inputs.config.routes]
 
 
-def _configured(route: RouteConfig, given: PlanInput) -> AddRoute:
+def _configured(route: RouteConfig, inputs: PlanInput) -> AddRoute:
     hops = (
-        NextHop(hop.gateway, _other_link(hop.interface, given), hop.weight, hop.onlink)
+        NextHop(hop.gateway, _other_link(hop.interface, inputs), hop.weight, hop.onlink)
         for hop in route.next_hops
     )
     made = Route(
@@ -61,7 +61,7 @@ def _configured(route: RouteConfig, given: PlanInput) -> AddRoute:
         gateway=route.gateway or "",
         source=route.source or "",
         scope=route.scope or SCOPE_UNIVERSE,
-        table=route.table or given.table,
+        table=route.table or inputs.table,
         protocol=_RTPROT_STATIC,
         metric=route.metric or 0,
         flags=_RTNH_F_ONLINK if route.onlink else 0,
@@ -70,21 +70,21 @@ def _configured(route: RouteConfig, given: PlanInput) -> AddRoute:
     return AddRoute(made, tuple(hops))
 
 
-def _other_link(ifname: str | None, given: PlanInput) -> str:
+def _other_link(ifname: str | None, inputs: PlanInput) -> str:
     """Empty for the device's own link. Another one may be of any claim of the pod, or the pod network's."""
-    return ifname if ifname and ifname != given.pod_ifname else ""
+    return ifname if ifname and ifname != inputs.pod_ifname else ""
 
 
-def _leased_routes(given: PlanInput) -> list[Route]:
+def _leased_routes(inputs: PlanInput) -> list[Route]:
     """Those of option 121; without it a default route through the first router (RFC 3442)."""
-    lease = given.lease
+    lease = inputs.lease
     if lease is None:
         return []
     offered = lease.classless_routes or [("0.0.0.0/0", router) for router in lease.routers[:1]]
     pairs: dict[str, str] = {}
     for destination, router in offered:
         pairs.setdefault(destination, router)
-    return [_leased(destination, router, given.table, _near(lease)) for destination, router in pairs.items()]
+    return [_leased(destination, router, inputs.table, _near(lease)) for destination, router in pairs.items()]
 
 
 def _near(lease: DhcpLease) -> list[str]:
@@ -101,16 +101,16 @@ def _leased(destination: str, router: str, table: int, near: Iterable[str]) -> R
     return replace(route, gateway=router, flags=0 if is_near else _RTNH_F_ONLINK)
 
 
-def _inherited_routes(given: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
+def _inherited_routes(inputs: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
     """The host's routes that the pod can use: the kernel refuses one whose gateway it does not reach.
 
     A source address that the link does not have is left out.
     """
-    if not given.inherits_routing:
+    if not inputs.inherits_routing:
         return []
-    sources = {ip_of(a) for a in plan_addresses(given)} - _tentative(given)
-    routes = [_portable(route, sources, given) for route in _iter_portable(given)]
-    reach = _Reach(given, [*own, *map(AddRoute, routes)])
+    sources = {ip_of(a) for a in plan_addresses(inputs)} - _tentative(inputs)
+    routes = [_portable(route, sources, inputs) for route in _iter_portable(inputs)]
+    reach = _Reach(inputs, [*own, *map(AddRoute, routes)])
     found: dict[_RouteKey, Route] = {}
     for route in routes:
         if not route.gateway or route.flags & _RTNH_F_ONLINK or reach.has(route.gateway, route.table):
@@ -118,67 +118,67 @@ def _inherited_routes(given: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
     return list(found.values())
 
 
-def find_policy_tables(given: PlanInput) -> dict[tuple[int, int], bool]:
+def find_policy_tables(inputs: PlanInput) -> dict[tuple[int, int], bool]:
     """The tables of the host's policy routing that have routes for the pod: (IP version, table), and whether
     one of the routes is a default route."""
     tables: dict[tuple[int, int], bool] = {}
-    for route in _iter_portable(given):
+    for route in _iter_portable(inputs):
         key = 6 if is_ipv6(route.destination) else 4, route.table
         if route.table not in RESERVED_TABLES:
             tables[key] = tables.get(key, False) or route.destination in _DEFAULT_DESTINATIONS
     return tables
 
 
-def _iter_portable(given: PlanInput) -> Iterator[Route]:
+def _iter_portable(inputs: PlanInput) -> Iterator[Route]:
     """The host's routes that may leave it, before a look at gateways.
 
     Those of the main table belong to the host's addresses: they stay where the pod has others. Tables of
     policy routing come along in any case, as in DraNet, if the pod has an address of their IP version.
     """
-    interface = given.config.interface
-    versions = {is_ipv6(address.cidr) for address in plan_addresses(given)}
-    for route in given.host.routes:
+    interface = inputs.config.interface
+    versions = {is_ipv6(address.cidr) for address in plan_addresses(inputs)}
+    for route in inputs.host.routes:
         has_place = not interface.has_own_addresses or (
             route.table != TABLE_MAIN and is_ipv6(route.destination) in versions
         )
-        if has_place and _is_portable(route, given):
+        if has_place and _is_portable(route, inputs):
             yield route
 
 
-def _is_portable(route: Route, given: PlanInput) -> bool:
+def _is_portable(route: Route, inputs: PlanInput) -> bool:
     """Not the default route of the main table or of a VRF: the first is the pod network's, and links that
     share the second would each bring one. None that the kernel or a router makes by itself."""
-    interface = given.config.interface
+    interface = inputs.config.interface
     is_default = route.destination in _DEFAULT_DESTINATIONS
     if (is_default and (route.table in RESERVED_TABLES or interface.vrf)) or route.next_hops:
         return False
-    if is_ipv6(route.destination) and (interface.ipv6.enabled is False or given.ipv6_obstacle):
+    if is_ipv6(route.destination) and (interface.ipv6.enabled is False or inputs.ipv6_blocker):
         return False
     makes_itself = route.table == TABLE_MAIN and route.protocol in (_RTPROT_KERNEL, _RTPROT_RA)
     return route.type == _RTN_UNICAST and not makes_itself
 
 
-def _portable(route: Route, sources: set[str], given: PlanInput) -> Route:
+def _portable(route: Route, sources: set[str], inputs: PlanInput) -> Route:
     """Without what is true on the host alone: the index, link-state flags, another link's address.
 
     A VRF has one table, which is then that of all its routes.
     """
     source = route.source if route.source in sources else ""
-    table = given.table if given.config.interface.vrf else route.table
+    table = inputs.table if inputs.config.interface.vrf else route.table
     return replace(route, ifindex=0, source=source, table=table, flags=route.flags & _RTNH_F_ONLINK)
 
 
 class _Reach:
     """Which gateways the kernel finds directly on the link, by its addresses and on-link routes."""
 
-    def __init__(self, given: PlanInput, steps: Iterable[AddRoute]) -> None:
-        addresses = plan_addresses(given)
+    def __init__(self, inputs: PlanInput, steps: Iterable[AddRoute]) -> None:
+        addresses = plan_addresses(inputs)
         self.subnets = ", ".join(_subnet(address) for address in addresses)
         self._own = {ip_address(ip_of(address)) for address in addresses}
-        prefixes = [(_subnet(a), given.table) for a in addresses if not a.flags & IFA_F_NOPREFIXROUTE]
+        prefixes = [(_subnet(a), inputs.table) for a in addresses if not a.flags & IFA_F_NOPREFIXROUTE]
         prefixes += [(s.route.destination, s.route.table) for s in steps if _rank(s) == 0]
         self._networks = [(ip_network(prefix, strict=False), table) for prefix, table in prefixes]
-        self._table = given.table
+        self._table = inputs.table
 
     def has(self, gateway: str, table: int) -> bool:
         """Looked up in the route's own table, then as any packet of the link is."""
@@ -194,21 +194,21 @@ def _subnet(address: Address) -> str:
     return address.peer or address.cidr
 
 
-def check_routes(given: PlanInput) -> Iterator[str]:
+def check_routes(inputs: PlanInput) -> Iterator[str]:
     """What the kernel would refuse when the pod starts. Problems read "<field path>: ..."."""
-    reach = _Reach(given, plan_routes(given))
-    yield from _check_repetitions(given)
-    for index, (route, step) in enumerate(zip(given.config.routes, _configured_routes(given), strict=True)):
+    reach = _Reach(inputs, plan_routes(inputs))
+    yield from _check_repetitions(inputs)
+    for index, (route, step) in enumerate(zip(inputs.config.routes, _configured_routes(inputs), strict=True)):
         path = f"routes[{index}]"
         yield from _check_gateways(path, route, step, reach)
-        yield from _check_source(path, route, given)
-        if is_ipv6(route.destination) and given.ipv6_obstacle:
-            yield f"{path}.destination: {given.ipv6_obstacle}"
+        yield from _check_source(path, route, inputs)
+        if is_ipv6(route.destination) and inputs.ipv6_blocker:
+            yield f"{path}.destination: {inputs.ipv6_blocker}"
 
 
-def _check_repetitions(given: PlanInput) -> Iterator[str]:
+def _check_repetitions(inputs: PlanInput) -> Iterator[str]:
     seen: dict[_RouteKey, int] = {}
-    for index, step in enumerate(_configured_routes(given)):
+    for index, step in enumerate(_configured_routes(inputs)):
         first = seen.setdefault(_key(step.route), index)
         if first != index:
             yield (
@@ -218,7 +218,7 @@ def _check_repetitions(given: PlanInput) -> Iterator[str]:
 
 
 def _key(route: Route) -> _RouteKey:
-    """What the kernel tells routes apart by."""
+    """Return what distinguishes routes for the kernel."""
     metric = route.metric or (_IPV6_METRIC if is_ipv6(route.destination) else 0)
     return route.destination, route.table, metric
 
@@ -239,15 +239,15 @@ def _check_gateways(path: str, route: RouteConfig, step: AddRoute, reach: _Reach
             )
 
 
-def _check_source(path: str, route: RouteConfig, given: PlanInput) -> Iterator[str]:
+def _check_source(path: str, route: RouteConfig, inputs: PlanInput) -> Iterator[str]:
     """The kernel refuses a route whose IPv6 source is still being checked for duplicates."""
-    if route.source in _tentative(given):
+    if route.source in _tentative(inputs):
         yield (
             f"{path}.source: {route.source} is not usable while the kernel looks for duplicates of it; leave "
             "interface.ipv6.duplicateAddressDetection out"
         )
 
 
-def _tentative(given: PlanInput) -> set[str]:
+def _tentative(inputs: PlanInput) -> set[str]:
     """IPv6 addresses that the kernel checks for duplicates first."""
-    return {ip_of(a) for a in plan_addresses(given) if is_ipv6(a.cidr) and not a.flags & IFA_F_NODAD}
+    return {ip_of(a) for a in plan_addresses(inputs) if is_ipv6(a.cidr) and not a.flags & IFA_F_NODAD}

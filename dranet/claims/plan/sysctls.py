@@ -18,13 +18,13 @@ VRF_SYSCTLS = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 """What joining a VRF sets to 1, so that sockets of the pod take connections that come through it."""
 
 
-def plan_early_sysctls(given: PlanInput) -> Iterator[SetSysctl]:
+def plan_early_sysctls(inputs: PlanInput) -> Iterator[SetSysctl]:
     """What must hold before the link is up and has addresses: everything that belongs to it."""
-    for key, value in _find_values(given).items():
-        yield SetSysctl(_link_path(key, given.pod_ifname), str(int(value)))
-    for name, text in given.config.sysctls.items():
+    for key, value in _find_values(inputs).items():
+        yield SetSysctl(_link_path(key, inputs.pod_ifname), str(int(value)))
+    for name, text in inputs.config.sysctls.items():
         if is_per_interface(name):
-            yield SetSysctl(build_sysctl_path(name, given.pod_ifname), str(text))
+            yield SetSysctl(build_sysctl_path(name, inputs.pod_ifname), str(text))
 
 
 def plan_late_sysctls(config: NetworkConfig) -> Iterator[SetSysctl]:
@@ -34,12 +34,12 @@ def plan_late_sysctls(config: NetworkConfig) -> Iterator[SetSysctl]:
             yield SetSysctl(build_sysctl_path(name, ""), str(text), early=False)
 
 
-def _find_values(given: PlanInput) -> Mapping[str, int]:
+def _find_values(inputs: PlanInput) -> Mapping[str, int]:
     """What the parameters set, by folder and name.
 
     Forwarding makes IPv6 ignore router advertisements, unless ``acceptRA`` is 2.
     """
-    interface, ipv6 = given.config.interface, given.config.interface.ipv6
+    interface, ipv6 = inputs.config.interface, inputs.config.interface.ipv6
     detect = ipv6.duplicate_address_detection
     asked: Mapping[str, int | None] = {
         "ipv4/conf/forwarding": interface.forwarding,
@@ -54,7 +54,7 @@ def _find_values(given: PlanInput) -> Mapping[str, int]:
     return {
         key: value
         for key, value in asked.items()
-        if value is not None and (given.link_has_ipv6 or not key.startswith("ipv6/"))
+        if value is not None and (inputs.link_has_ipv6 or not key.startswith("ipv6/"))
     }
 
 
@@ -63,10 +63,10 @@ def _link_path(key: str, ifname: str) -> str:
     return f"{folder}/{ifname}/{name}"
 
 
-def check_sysctls(given: PlanInput) -> Iterator[str]:
+def check_sysctls(inputs: PlanInput) -> Iterator[str]:
     """Settings that no claim may write, that this kernel lacks, or that a parameter sets already."""
-    for name, value in given.config.sysctls.items():
-        problem = find_refusal(name) or _find_trouble(name, given) or find_value_problem(value)
+    for name, value in inputs.config.sysctls.items():
+        problem = find_refusal(name) or _find_trouble(name, inputs) or find_value_problem(value)
         if problem:
             yield f'sysctls["{name}"]: {problem}'
 
@@ -79,25 +79,25 @@ def check_namespace_sysctls(config: NetworkConfig) -> Iterator[str]:
             yield f'sysctls["{name}"]: {problem}'
 
 
-def _find_trouble(name: str, given: PlanInput) -> str:
+def _find_trouble(name: str, inputs: PlanInput) -> str:
     """What speaks against an allowed setting on this link."""
-    path = build_sysctl_path(name, given.pod_ifname)
-    if path in {_link_path(key, given.pod_ifname) for key in _find_values(given)}:
+    path = build_sysctl_path(name, inputs.pod_ifname)
+    if path in {_link_path(key, inputs.pod_ifname) for key in _find_values(inputs)}:
         # The settings of the other parameters are on no claim's list.
         return "interface.ipv6.duplicateAddressDetection sets it too; leave one of them out"
-    if path in VRF_SYSCTLS and given.config.interface.vrf:
+    if path in VRF_SYSCTLS and inputs.config.interface.vrf:
         return "interface.vrf sets it to 1; leave it out"
-    if name.startswith("net.ipv6.") and not given.node_has_ipv6:
-        return given.ipv6_obstacle
-    return _find_absence(name, given) if is_per_interface(name) else ""
+    if name.startswith("net.ipv6.") and not inputs.node_has_ipv6:
+        return inputs.ipv6_blocker
+    return _find_absence(name, inputs) if is_per_interface(name) else ""
 
 
-def _find_absence(name: str, given: PlanInput) -> str:
+def _find_absence(name: str, inputs: PlanInput) -> str:
     """The kernel gives each link the same settings: what the host's link lacks, the pod's will lack."""
-    if name.startswith("net.ipv6.") and not given.link_has_ipv6:
-        return given.ipv6_obstacle
+    if name.startswith("net.ipv6.") and not inputs.link_has_ipv6:
+        return inputs.ipv6_blocker
     _, family, kind, _, key = name.split(".")
-    family_was_read = any(known.startswith(f"{family}/") for known in given.host.sysctls)
-    if family_was_read and f"{family}/{kind}/{key}" not in given.host.sysctls:
+    family_was_read = any(known.startswith(f"{family}/") for known in inputs.host.sysctls)
+    if family_was_read and f"{family}/{kind}/{key}" not in inputs.host.sysctls:
         return "the kernel of this node has no such setting"
     return ""

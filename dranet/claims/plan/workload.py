@@ -1,4 +1,4 @@
-"""Near CPUs for a device: which they are, in which order they are taken, and what stands against it."""
+"""What brings a workload near its device: near CPUs, hints for libraries, and where its memory comes from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranet.model.device import Device
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.workload import NcclConfig
 from dranet.model.plan import CpuState, LinkState, SetCpuLocality
-from dranet.model.workload import NcclWishes, WorkloadWishes
+from dranet.model.workload import NcclSettings, WorkloadSettings
 
 _PATH = "cpuLocality"
 
@@ -27,7 +27,7 @@ def plan_cpu_locality(
     if not wanted.asked:
         return
     if cpus is None:
-        raise ValueError(f"near CPUs for {device.name}, and nobody has looked which they are")
+        raise ValueError(f"near CPUs for {device.name}, and the CPUs of the node were not read")
     order = _choose(cpus.layout, device)
     yield SetCpuLocality(order, device.pci_address, bool(wanted.irq), bool(wanted.xps), bool(wanted.rps))
 
@@ -50,7 +50,7 @@ def record_cpus(config: NetworkConfig, cpus: CpuSurroundings | None) -> CpuState
 def check_cpu_locality(
     device: Device, config: NetworkConfig, cpus: CpuSurroundings | None, host: LinkState | None = None
 ) -> Iterator[str]:
-    """What of the wish this node cannot fulfil. "<field path>: ..."."""
+    """Yield what this node cannot fulfil, as "<field path>: ..."."""
     wanted = config.cpu_locality
     if not wanted.asked or cpus is None:
         return
@@ -78,12 +78,12 @@ def _check_interrupts(device: Device, cpus: CpuSurroundings, host: LinkState | N
 _OF_THE_DEFAULT_ROUTE = "auto"
 
 
-def plan_workload(config: NetworkConfig) -> WorkloadWishes:
+def plan_workload(config: NetworkConfig) -> WorkloadSettings:
     """What the config asks for."""
     nccl = config.nccl
     lines = nccl if nccl.config_file else NcclConfig()
-    return WorkloadWishes(
-        NcclWishes(
+    return WorkloadSettings(
+        NcclSettings(
             bool(nccl.topology_file),
             bool(nccl.config_file),
             lines.gid_index,
@@ -98,6 +98,6 @@ def plan_workload(config: NetworkConfig) -> WorkloadWishes:
 
 
 def check_workload(device: Device, config: NetworkConfig) -> Iterator[str]:
-    """What cannot be had with this device. "<field path>: ..."."""
+    """Yield what is impossible with this device, as "<field path>: ..."."""
     if config.memory.policy is not None and device.numa_node is None:
-        yield "memory.policy: the node does not say on which NUMA node the device is"
+        yield "memory.policy: the node does not report on which NUMA node the device is"

@@ -142,7 +142,7 @@ def to_json(document: object) -> str:
 MOST_TEXT = 8 << 20
 """Characters of one file in the bundle."""
 
-_PACKAGES = ("grpcio", "msgspec", "protobuf", "pyudev", "pydantic", "PyYAML", "cel-expr-python")
+_PACKAGES = ("grpcio", "msgspec", "protobuf", "pyudev", "PyYAML", "cel-expr-python")
 _MOST_FILES = 1000
 
 

@@ -288,11 +288,11 @@ class PodGpus:
         self._add_reading(found, reading, "the kubelet")
         found.doubts += map(Doubt, reading.unclear)
 
-    def _add_reading(self, found: FoundGpus, reading: GpuMatch, told_by: str) -> None:
+    def _add_reading(self, found: FoundGpus, reading: GpuMatch, holder: str) -> None:
         for address, source in reading.found:
             device = self._gpu_devices().get(address)
             if device is not None:
-                found.add(PodGpu(device, source, told_by))
+                found.add(PodGpu(device, source, holder))
 
 
 class FoundGpus:

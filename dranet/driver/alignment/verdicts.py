@@ -146,7 +146,7 @@ class Verdicts:
     def count_worse(self) -> int:
         """Return how many devices are in pods now although the node had a closer one."""
         return sum(
-            key in self._latest.get(record.pod.uid, {}) and self._latest[record.pod.uid][key].is_told_worse
+            key in self._latest.get(record.pod.uid, {}) and self._latest[record.pod.uid][key].is_surely_worse
             for record in self._store.get_all()
             if record.netns_path
             for key, _ in _find_nics([record])
@@ -164,8 +164,8 @@ class Verdicts:
         for key, verdict in now.items():
             if verdict != before.get(key):
                 self._metrics.verdicts.labels(_level_of(verdict)).inc()
-                was_worse = key in before and before[key].is_told_worse
-                self._metrics.worse.inc(verdict.is_told_worse and not was_worse)
+                was_worse = key in before and before[key].is_surely_worse
+                self._metrics.worse.inc(verdict.is_surely_worse and not was_worse)
 
     def _find_candidates(self, pod_uid: str) -> Iterator[Candidate]:
         """Return every offered network device that works, with the claim that has it."""

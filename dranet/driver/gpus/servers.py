@@ -29,7 +29,7 @@ from msgspec import Struct
 from dranet import files
 from dranet.cluster.nodes import NodeDevices, NodeView
 from dranet.errors import ClusterError, DranetError
-from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus, find_servers
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus, find_servers
 from dranet.model.facts import Gpu
 from dranet.settings import PublishGpus
 from dranet.telemetry import InventoryMetrics
@@ -145,7 +145,7 @@ class GpuServers:
         """Vendors whose GPUs were ours before this start."""
         self._free_since: dict[str, float] = {}
         """By vendor: since when no other driver serves it."""
-        self.served = UNKNOWN if mode is PublishGpus.AUTO else NOBODY
+        self.served = UNKNOWN if mode is PublishGpus.AUTO else NO_OTHER_SERVER
         """As of the last scan; replaced as a whole."""
         devices.listeners.append(self._take_slices)
 
@@ -216,7 +216,7 @@ class GpuServers:
 
     def _find(self, gpus: Sequence[Gpu]) -> ServedGpus:
         if not gpus:
-            return NOBODY
+            return NO_OTHER_SERVER
         if self._resources is None or self._used is None or not self._devices.is_known:
             return UNKNOWN
         found = find_servers(

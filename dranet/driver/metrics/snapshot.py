@@ -144,7 +144,7 @@ def _find_in_pods(
                 shared,
                 seen,
                 verdict.distance if verdict is not None and is_clear else None,
-                is_worse=verdict is not None and verdict.is_told_worse,
+                is_worse=verdict is not None and verdict.is_surely_worse,
                 limited=dict(_find_limited(prepared.plan, seen, seen_in[uid])),
             )
 

@@ -33,9 +33,9 @@ from dranet.model.workload import (
     CONFIG_PATH,
     TOPOLOGY_NAME,
     TOPOLOGY_PATH,
-    NcclWishes,
+    NcclSettings,
     Processor,
-    WorkloadWishes,
+    WorkloadSettings,
 )
 
 
@@ -67,18 +67,18 @@ class Content(Struct, frozen=True):
     memory_policy: MemoryPolicy | None = None
 
 
-def wants_gids(wishes: WorkloadWishes) -> bool:
+def wants_gids(settings: WorkloadSettings) -> bool:
     """Whether GID tables have to be read."""
-    return wishes.nccl.gid_index == AUTO
+    return settings.nccl.gid_index == AUTO
 
 
-def wants_uplink(wishes: WorkloadWishes) -> bool:
+def wants_uplink(settings: WorkloadSettings) -> bool:
     """Whether the pod's routes have to be read."""
-    return wishes.nccl.config_file and not wishes.nccl.socket_interface
+    return settings.nccl.config_file and not settings.nccl.socket_interface
 
 
 def build_content(
-    pod: PodSandbox, container: Container, wishes: WorkloadWishes, context: PodContext
+    pod: PodSandbox, container: Container, settings: WorkloadSettings, context: PodContext
 ) -> Content:
     """Return what the container gets.
 
@@ -91,18 +91,18 @@ def build_content(
             "the node's devices have not been read yet", reason=Reason.DEVICE_NOT_FOUND, retryable=True
         )
     is_read = container.env.get(CONF_FILE, CONFIG_PATH) == CONFIG_PATH and not has_config(container.mounts)
-    files = _build_files(pod, container, wishes.nccl, context, is_read=is_read)
-    wants_ucx = wishes.ucx_net_devices and not has_ucx_config(container.mounts)
+    files = _build_files(pod, container, settings.nccl, context, is_read=is_read)
+    wants_ucx = settings.ucx_net_devices and not has_ucx_config(container.mounts)
     for_ucx = _list_paired(context, lambda asked: asked.ucx_net_devices) if wants_ucx else ()
     names = container.env.keys() if is_read else {*container.env, CONF_FILE}
-    environment = build_environment(wishes, for_ucx, files.keys(), names)
-    nodes, policy = _place_memory(wishes.memory_policy, container, context)
+    environment = build_environment(settings, for_ucx, files.keys(), names)
+    nodes, policy = _place_memory(settings.memory_policy, container, context)
     if policy is not None:
-        environment = (*environment, (POLICY_MARK, f"{wishes.memory_policy}:{policy.nodes}"))
+        environment = (*environment, (POLICY_MARK, f"{settings.memory_policy}:{policy.nodes}"))
     return Content(files, environment, nodes, policy)
 
 
-_Choice = Callable[[WorkloadWishes], bool]
+_Choice = Callable[[WorkloadSettings], bool]
 """Selects devices by what their parameters ask for."""
 
 
@@ -117,24 +117,24 @@ def _list_any(context: PodContext, is_for: _Choice = lambda _: True) -> tuple[Po
 
 
 def _build_files(
-    pod: PodSandbox, container: Container, wishes: NcclWishes, context: PodContext, *, is_read: bool
+    pod: PodSandbox, container: Container, settings: NcclSettings, context: PodContext, *, is_read: bool
 ) -> Mapping[str, str]:
     files: dict[str, str] = {}
     problem = ""
-    if wishes.topology_file:
+    if settings.topology_file:
         text, problem = _build_topology(container, context)
         if text:
             files[TOPOLOGY_NAME] = text
-    if wishes.config_file:
+    if settings.config_file:
         nics = _list_paired(context, lambda asked: asked.nccl.config_file)
         files[CONFIG_NAME] = render_config(
             ConfigInput(
                 pod=f"{pod.namespace}/{pod.name}",
                 container=container.name,
                 nics=nics,
-                wishes=wishes,
+                settings=settings,
                 others=_list_any(context, lambda asked: not asked.nccl.config_file),
-                gids=_choose_gids(wishes, nics, context.gids),
+                gids=_choose_gids(settings, nics, context.gids),
                 topology_path=TOPOLOGY_PATH if TOPOLOGY_NAME in files else "",
                 topology_problem=problem,
                 is_read=is_read,
@@ -145,8 +145,8 @@ def _build_files(
     return files
 
 
-def _choose_gids(wishes: NcclWishes, nics: Sequence[PodNic], tables: GidTables) -> GidChoice | None:
-    return choose_gid_index(nics, tables) if wishes.gid_index == AUTO else None
+def _choose_gids(settings: NcclSettings, nics: Sequence[PodNic], tables: GidTables) -> GidChoice | None:
+    return choose_gid_index(nics, tables) if settings.gid_index == AUTO else None
 
 
 def _build_topology(container: Container, context: PodContext) -> tuple[str, str]:

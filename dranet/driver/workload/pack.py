@@ -26,11 +26,11 @@ from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandb
 from dranet.model.workload import (
     CONFIG_NAME,
     FOLDER,
-    NO_WISHES,
+    NO_WORKLOAD_SETTINGS,
     TOPOLOGY_NAME,
-    NcclWishes,
+    NcclSettings,
     Processor,
-    WorkloadWishes,
+    WorkloadSettings,
 )
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ class WorkloadPack:
         asking: Sequence[PreparedClaim],
     ) -> ContainerAdjustment:
         from dranet.claims.nccl.user_overrides import has_other
-        from dranet.claims.workload import merge_wishes
+        from dranet.claims.workload import merge_settings
         from dranet.driver.workload.content import build_content
 
-        wishes = merge_wishes(asking)
+        settings = merge_settings(asking)
         claim_uid = min(record.claim.uid for record in asking)
         folder = self._files.folder_of(claim_uid, container.name)
         if has_other(container.mounts, str(folder)):
@@ -146,8 +146,8 @@ class WorkloadPack:
                 pod.name,
                 FOLDER,
             )
-            wishes = replace(wishes, nccl=NcclWishes())
-        content = build_content(pod, container, wishes, self._read_context(pod, records, wishes))
+            settings = replace(settings, nccl=NcclSettings())
+        content = build_content(pod, container, settings, self._read_context(pod, records, settings))
         mounts: tuple[Mount, ...] = ()
         if content.files:
             self._files.write(claim_uid, container.name, content.files)
@@ -169,7 +169,7 @@ class WorkloadPack:
         return self._files.list_claims()
 
     def _read_context(
-        self, pod: PodSandbox, records: Sequence[PreparedClaim], wishes: WorkloadWishes
+        self, pod: PodSandbox, records: Sequence[PreparedClaim], settings: WorkloadSettings
     ) -> PodContext:
         """Read as much as these requests need."""
         from dranet.driver.workload.content import PodContext, wants_gids, wants_uplink
@@ -181,11 +181,11 @@ class WorkloadPack:
             records=records,
             gpus=self._get_gpus(pod.uid),
             facts=self._read_facts(),
-            gids=read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(wishes) else {},
+            gids=read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(settings) else {},
             can_set_memory_policy=self._can_set_memory_policy(),
-            uplink=read_pod_uplink(pod.netns_path) if wants_uplink(wishes) else "",
-            processor=self._get_processor() if wishes.nccl.topology_file else Processor(),
-            nodes_with_memory=read_nodes_with_memory(self._sysfs_root) if wishes.memory_policy else None,
+            uplink=read_pod_uplink(pod.netns_path) if wants_uplink(settings) else "",
+            processor=self._get_processor() if settings.nccl.topology_file else Processor(),
+            nodes_with_memory=read_nodes_with_memory(self._sysfs_root) if settings.memory_policy else None,
         )
 
     def _get_processor(self) -> Processor:
@@ -199,4 +199,4 @@ class WorkloadPack:
 
 
 def _asks(record: PreparedClaim) -> bool:
-    return any(device.workload != NO_WISHES for device in record.devices)
+    return any(device.workload != NO_WORKLOAD_SETTINGS for device in record.devices)

@@ -21,7 +21,7 @@ Decoder = Callable[[Any], Any]
 
 
 class FaultKind(Enum):
-    """What is wrong, as far as it makes a difference to how it is told."""
+    """Kinds of faults that are reported differently."""
 
     VALUE = "value"
     UNKNOWN_FIELD = "unknown field"
@@ -40,7 +40,7 @@ class Fault(Struct, frozen=True):
     """What was given."""
 
     def below(self, step: str | int) -> Fault:
-        """As whoever decoded the value around it sees it."""
+        """Return the fault with its path as seen from the enclosing value."""
         return Fault(self.kind, (step, *self.path), self.text, self.value)
 
 
@@ -59,7 +59,7 @@ class Collector:
         self.faults: list[Fault] = []
 
     def decode(self, step: str | int, decoder: Decoder, value: object) -> Any:
-        """The value; if something is wrong with it, something that nobody will see."""
+        """Return the value, or ``None`` after a fault, which is never used."""
         try:
             return decoder(value)
         except ValidationError as error:
@@ -94,7 +94,7 @@ def build_decoder(annotation: Any) -> Decoder:
 
 
 def add_marks(decoder: Decoder, marks: Iterable[Any]) -> Decoder:
-    """With what ``Annotated`` says of the type, the first innermost."""
+    """Wrap a decoder with the marks of ``Annotated``, the first innermost."""
     for mark in marks:
         decoder = _add_mark(decoder, mark)
     return decoder
@@ -114,14 +114,14 @@ def _add_mark(inner: Decoder, mark: Any) -> Decoder:
             return inner
 
 
-def call(func: Callable[[Any], Any], value: Any, given: object) -> Any:
-    """A validator's answer; its complaint is about what was given."""
+def call(func: Callable[[Any], Any], value: Any, original: object) -> Any:
+    """Call a validator; an error carries the value from the document."""
     try:
         return func(value)
     except ValidationError:
         raise
     except ValueError as error:
-        refuse_value(str(error), given)
+        refuse_value(str(error), original)
 
 
 def check_unicode(text: str) -> str:
@@ -173,7 +173,7 @@ def _decode_list(item: Decoder, value: object) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         refuse_value("must be a list", value)
     collector = Collector()
-    items = tuple(collector.decode(place, item, given) for place, given in enumerate(value))
+    items = tuple(collector.decode(place, item, entry) for place, entry in enumerate(value))
     collector.finish()
     return items
 
@@ -183,7 +183,7 @@ def _decode_map(name: Decoder, item: Decoder, value: object) -> dict[Any, Any]:
         refuse_value("must be an object", value)
     collector = Collector()
     items = {
-        collector.decode(key, name, key): collector.decode(key, item, given) for key, given in value.items()
+        collector.decode(key, name, key): collector.decode(key, item, entry) for key, entry in value.items()
     }
     collector.finish()
     return items
@@ -245,7 +245,7 @@ class FieldInfo(Struct, frozen=True, eq=False):
     """A field, or as a part of ``Annotated`` the limits of a value."""
 
     metadata: tuple[Any, ...]
-    """The limits, and all that ``Annotated`` says at the field itself."""
+    """The limits, and all other marks of ``Annotated`` at the field itself."""
     default: Any = UNSET
     default_factory: Callable[[], Any] | None = None
     alias: str | None = None

@@ -17,17 +17,17 @@ from dranet.model.parameters.values import (
     BitRate,
     Bytes,
     Count,
-    GivenIfname,
     Ifname,
     InterfaceCidr,
     Ipv6Token,
     Mac,
     OneOf,
+    RequiredIfname,
     Several,
 )
 
 SUB_INTERFACE_TYPES = ("macvlan", "ipvlan", "vlan")
-"""Values of ``interface.type`` that have an object of their own beside it."""
+"""Values of ``interface.type`` with an object of the same name."""
 
 
 class MacvlanConfig(Part):
@@ -67,7 +67,7 @@ class VlanConfig(Part):
 class VrfConfig(Part):
     """``interface.vrf``: a routing domain in the pod; links that name the same one share it."""
 
-    name: GivenIfname = Field(description="name of the VRF link in the pod", examples=["vrf-rail0"])
+    name: RequiredIfname = Field(description="name of the VRF link in the pod", examples=["vrf-rail0"])
     table: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = Field(
         default=None,
         description="its routing table, not 253 to 255; absent: 1000 to 1999, from the name",
@@ -124,7 +124,7 @@ class RateLimit(Part):
 
 
 class RateLimits(Part):
-    """``interface.rateLimit``: what the link may carry, in the pod. Restored by the give-back."""
+    """``interface.rateLimit``: what the link may carry, in the pod. Restored at release."""
 
     egress: RateLimit | None = Field(default=None, description="what the pod sends")
     ingress: RateLimit | None = Field(default=None, description="what the pod receives")
@@ -150,8 +150,8 @@ class InterfaceConfig(Part):
     vlan: VlanConfig | None = Field(default=None, description="for `type: vlan`, which needs the id")
     addresses: Several[InterfaceCidr] | None = Field(
         default=None,
-        description="addresses with prefix; `[]` is none at all. Absent: the node's global addresses of this "
-        "link",
+        description="addresses with prefix; `[]` means no address. Absent: the node's global addresses of "
+        "this link",
         examples=[["192.168.10.5/24", "fd00::5/64"]],
     )
     dhcp: bool | None = Field(

@@ -1,10 +1,10 @@
 """NetworkConfig: the opaque parameters that a claim or a DeviceClass may carry for a device.
 
-The JSON names are DraNet's where DraNet has the parameter; the others are ours. Each field says here what it
-means and gives an example; ``docs/user/parameters.md`` and the JSON schema are made from that. A field that
-is absent (or ``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
+The JSON names are DraNet's where DraNet has the parameter; the others are ours. Each field has a description
+and an example; ``docs/user/parameters.md`` and the JSON schema are made from that. A field that is absent (or
+``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
 
-What only the link itself can tell (does it take this MTU?) is checked by ``claims.plan``; several configs
+What only the link itself can show (does it accept this MTU?) is checked by ``claims.plan``; several configs
 become one in ``claims.config``; what else a config may hold is in :mod:`~dranet.model.parameters.policy`.
 """
 
@@ -108,7 +108,7 @@ class EthtoolConfig(Part):
 
 
 class RdmaConfig(Part):
-    """``rdma``: what the pod's containers get beside the verbs device."""
+    """``rdma``: what the pod's containers get in addition to the verbs device."""
 
     management_devices: bool | None = Field(
         default=None,

@@ -1,7 +1,7 @@
 """The base class of all objects in a :class:`~.network.NetworkConfig`, and walks over their fields.
 
-Each field is judged by itself, as its annotation says. What fields of an object say against each other is
-found by its :meth:`Part.find_conflicts`; such an error carries the path of the field to mend, like any other.
+Each field is validated by itself, by its annotation. Conflicts between fields of an object are found by its
+:meth:`Part.find_conflicts`; such an error carries the path of the field to fix, like any other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dranet.model.parameters.decoder import (
 )
 
 Conflict = tuple[Path, str]
-"""The field to mend, from the object that found it, and a text that completes "<field path>: ..."."""
+"""The field to fix, relative to the object that found it, and a text that completes "<field path>: ..."."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _SHOWN_MAX = 80
@@ -59,8 +59,8 @@ class Part:
     :func:`~dranet.model.parameters.decoder.Field`.
     """
 
-    __slots__ = ("__dict__", "_given")
-    _given: frozenset[str]
+    __slots__ = ("__dict__", "_present")
+    _present: frozenset[str]
     """The attributes whose fields were not absent."""
 
     def __init__(self, document: Mapping[Any, object] = MappingProxyType({})) -> None:
@@ -75,8 +75,8 @@ class Part:
         unknown = [call(check_unicode, name, name) for name in document if name not in fields]
         collector.faults += (Fault(FaultKind.UNKNOWN_FIELD, (name,), "unknown field") for name in unknown)
         collector.finish()
-        given = (field.attribute for field in fields.values() if document.get(field.name) is not None)
-        object.__setattr__(self, "_given", frozenset(given))
+        present = (field.attribute for field in fields.values() if document.get(field.name) is not None)
+        object.__setattr__(self, "_present", frozenset(present))
         refuse(list(self.find_conflicts()))
 
     @classmethod
@@ -105,7 +105,7 @@ class Part:
 
     @property
     def identity(self) -> object:
-        """What no two entries of a list may have in common, unless they say the same."""
+        """What no two entries of a list may share, unless they are equal."""
         return self
 
     def to_json(self, *, exclude_unset: bool = False, exclude_defaults: bool = False) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Part:
         return {
             field.name: _to_json(field, self.__dict__[field.attribute], exclude_unset, exclude_defaults)
             for field in fields_of(type(self)).values()
-            if not (exclude_unset and field.attribute not in self._given)
+            if not (exclude_unset and field.attribute not in self._present)
             and not (exclude_defaults and self.__dict__[field.attribute] == field.info.make_default())
         }
 
@@ -186,10 +186,10 @@ class PartField(Struct, frozen=True):
     serializer: Callable[[Any], Any] | None
     """Makes the JSON of the value, where that is not the value."""
 
-    def decode(self, given: object, collector: Collector) -> Any:
+    def decode(self, present: object, collector: Collector) -> Any:
         """The value of what the document has there, of its default if that is nothing."""
-        if given is not None:
-            return collector.decode(self.name, self.decoder, given)
+        if present is not None:
+            return collector.decode(self.name, self.decoder, present)
         if self.info.is_required():
             collector.faults.append(Fault(FaultKind.MISSING, (self.name,), "is required"))
             return None
@@ -224,7 +224,7 @@ def walk_values(
 ) -> Iterator[tuple[tuple[str, ...], object]]:
     """Every value that ``parameters`` gives to a field below an object; lists and maps are values as a whole.
 
-    ``null``, an empty object, unknown fields and what should be an object and is none are left out.
+    ``null``, an empty object, unknown fields, and other values in place of an object, are left out.
     """
     for name, field in fields_of(part).items():
         value = parameters.get(name)
@@ -256,7 +256,7 @@ def _describe(attribute: str, declared: FieldInfo, annotation: Any) -> PartField
 
 
 def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without ``Annotated`` and without ``None``, and what is said of it."""
+    """Return a type without ``Annotated`` and ``None``, and its marks."""
     marks: tuple[Any, ...] = ()
     while True:
         if get_origin(annotation) is Annotated:

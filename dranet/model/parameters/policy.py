@@ -1,7 +1,7 @@
-"""What an opaque config may hold beside the parameters themselves: their version, and a DeviceClass's policy.
+"""The envelope of the parameters in an opaque config: their version, and a DeviceClass's policy.
 
-A policy says what claims on that class may set. It limits what a claim itself sets; the values that the class
-gives are the administrator's own.
+A policy limits what claims on that class may set. It limits what a claim itself sets; the values that the
+class gives are the administrator's own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def field_path(value: str) -> str:
 
 @cache
 def known_paths() -> frozenset[str]:
-    """Of all fields of the parameters, looked up when the first policy is read."""
+    """Return the paths of all fields of the parameters, computed when the first policy is read."""
     return frozenset(path for path, _ in walk_fields(NetworkConfig))
 
 
@@ -51,7 +51,7 @@ class PolicyRule(Part):
     )
     message: Text | None = Field(
         default=None,
-        description="what whoever wrote the claim is told; absent: the expression",
+        description="message for the author of the claim; absent: the expression",
         examples=["at most 10 Gbit/s"],
     )
 
@@ -61,7 +61,7 @@ class NetworkPolicy(Part):
 
     allow: tuple[FieldPath, ...] | None = Field(
         default=None,
-        description="a claim may set these fields and what is below them, and no others; `[]` is none at all",
+        description="a claim may set these fields and what is below them, and no others; `[]` means no field",
         examples=[["interface.name", "interface.addresses", "routes"]],
     )
     lock: tuple[FieldPath, ...] = Field(
@@ -75,7 +75,7 @@ class NetworkPolicy(Part):
 
 
 class Envelope(Part):
-    """What stands beside the parameters in an opaque config."""
+    """The fields of an opaque config other than the parameters."""
 
     api_version: Literal["dra.net/v1alpha1"] | None = Field(
         default=None,

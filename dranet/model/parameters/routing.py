@@ -9,12 +9,12 @@ from dranet.model.facts import TABLE_MAIN
 from dranet.model.parameters.decoder import AfterValidator, Field
 from dranet.model.parameters.part import Conflict, Entries, Part
 from dranet.model.parameters.values import (
-    GivenIfname,
     Ip,
     LinkAddress,
     Mark,
     NetworkCidr,
     OneOf,
+    RequiredIfname,
     RuleIfname,
     UInt32,
 )
@@ -44,7 +44,7 @@ class NextHop(Part):
     """One of ``routes[].nextHops``."""
 
     gateway: Ip = Field(description="address of the router", examples=["192.168.10.1"])
-    interface: GivenIfname | None = Field(
+    interface: RequiredIfname | None = Field(
         default=None,
         description="name in the pod of the link that leads there; absent: this device",
         examples=["net2"],
@@ -53,7 +53,7 @@ class NextHop(Part):
         default=1, description="share of the flows, 1 to 256", examples=[1]
     )
     onlink: bool = Field(
-        default=False, description="the router is reachable though no address says so", examples=[False]
+        default=False, description="the router is reachable without a matching address", examples=[False]
     )
 
 
@@ -87,7 +87,7 @@ class RouteConfig(Part):
         default=None, description="largest packet on this route, bytes", examples=[1400]
     )
     onlink: bool | None = Field(
-        default=None, description="the gateway is reachable though no address says so", examples=[True]
+        default=None, description="the gateway is reachable without a matching address", examples=[True]
     )
     next_hops: Entries[NextHop] = Field(
         default=(),
@@ -113,8 +113,8 @@ class RouteConfig(Part):
         yield from self._find_family_conflicts()
 
     def _find_next_hop_conflicts(self) -> Iterator[Conflict]:
-        for name, given in (("gateway", self.gateway), ("onlink", self.onlink)):
-            if given:
+        for name, value in (("gateway", self.gateway), ("onlink", self.onlink)):
+            if value:
                 yield (name,), "must be absent with nextHops, each of which has its own"
         if self.scope == SCOPE_LINK:
             yield ("scope",), f"must not be {SCOPE_LINK} (link) with nextHops"

@@ -2,9 +2,9 @@
 
 A setting is on the list when it belongs to one network namespace, so that a write in the pod changes nothing
 for the node or for another pod (a test tries that on the running kernel), and when a tenant may have it: it
-spends no memory that is charged to nobody, loads no kernel module, fills no log of the node, and does not
-switch the pod's other interfaces. What Kubernetes calls safe of ``net`` is contained. Sources: the kernel's
-``Documentation/networking/ip-sysctl.rst``; Kubernetes, "Using sysctls in a Kubernetes Cluster".
+spends no memory that is not charged to the pod, loads no kernel module, fills no log of the node, and does
+not switch the pod's other interfaces. What Kubernetes calls safe of ``net`` is contained. Sources: the
+kernel's ``Documentation/networking/ip-sysctl.rst``; Kubernetes, "Using sysctls in a Kubernetes Cluster".
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ REFUSED: Mapping[str, str] = {
     "net.ipv4.tcp_child_ehash_entries": _MEMORY,
     "net.ipv4.udp_child_hash_entries": _MEMORY,
 }
-"""What a pattern above would admit, or somebody may look for, with what is wrong with it.
+"""Settings that a pattern above would admit, or that users may look for, with the reason against each.
 
-What a parameter says as well is said by the parameter alone: other parameters are checked against that.
+Settings with a parameter of their own are set by that parameter alone: others are checked against it.
 """
 
 _INTERFACE_PART = re.compile(r"net\.(ipv[46])\.(conf|neigh)\.(.+)\.[a-z0-9_]+")
@@ -189,7 +189,7 @@ _NAMESPACE_WIDE = _compile(NAMESPACE_WIDE)
 
 
 def is_per_interface(name: str) -> bool:
-    """The setting goes with the interface: it says ``IFNAME``."""
+    """Whether the setting belongs to the interface: its name contains ``IFNAME``."""
     return bool(_PER_INTERFACE.fullmatch(name))
 
 

@@ -45,7 +45,7 @@ Item = TypeVar("Item")
 
 
 def ifname(value: str) -> str:
-    """A name that the kernel gives a link; empty is allowed and means "none said"."""
+    """A name that the kernel gives a link; empty is allowed and means "not set"."""
     if len(value.encode(errors="replace")) > IFNAME_MAX_BYTES:
         raise ValueError(f"must have at most {IFNAME_MAX_BYTES} bytes")
     if value and not re.fullmatch(IFNAME_PATTERN, value):
@@ -55,7 +55,7 @@ def ifname(value: str) -> str:
     return value
 
 
-def given_ifname(value: str) -> str:
+def required_ifname(value: str) -> str:
     """As :func:`ifname`, not empty."""
     if not value:
         raise ValueError("must not be empty")
@@ -63,8 +63,8 @@ def given_ifname(value: str) -> str:
 
 
 def rule_ifname(value: str) -> str:
-    """As :func:`given_ifname`, or ``lo``: a rule's input interface for what the pod itself sends."""
-    return value if value == "lo" else given_ifname(value)
+    """As :func:`required_ifname`, or ``lo``: a rule's input interface for what the pod itself sends."""
+    return value if value == "lo" else required_ifname(value)
 
 
 def link_address(value: str) -> str:
@@ -209,7 +209,7 @@ _RATE_MIN, _RATE_MAX = 8_000, 100 * 10**12
 Several = Annotated[tuple[Item, ...], AfterValidator(distinct)]
 """A JSON list. What is asked twice is done once, as DraNet does with addresses."""
 Ifname = Annotated[str, AfterValidator(ifname), _pattern("[A-Za-z0-9._-]{0,15}")]
-GivenIfname = Annotated[str, AfterValidator(given_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
+RequiredIfname = Annotated[str, AfterValidator(required_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
 RuleIfname = Annotated[str, AfterValidator(rule_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
 Text = Annotated[str, AfterValidator(check_unicode)]
 LinkAddress = Annotated[str, AfterValidator(link_address), _pattern(MAC_PATTERN)]

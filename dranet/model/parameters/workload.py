@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from dranet.model.parameters.decoder import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from dranet.model.parameters.part import Conflict, Part
-from dranet.model.parameters.values import GivenIfname
+from dranet.model.parameters.values import RequiredIfname
 from dranet.model.workload import AUTO
 
 _GID_INDEX_MAX = 1023
@@ -36,8 +36,9 @@ CrossNic = Annotated[int, _number_or_auto(2), _AS_WRITTEN, _schema(2)]
 
 
 class NcclConfig(Part):
-    """``nccl``: files for NCCL and RCCL in the containers that name the claim. They say what NCCL is to use
-    of the pod's devices; what the container's environment says wins. See [NCCL](nccl.md)."""
+    """``nccl``: files for NCCL and RCCL in the containers that name the claim. They name the devices
+    of the pod that NCCL is to use; variables of the container's environment override them. See
+    [NCCL](nccl.md)."""
 
     topology_file: bool | None = Field(
         default=None,
@@ -66,7 +67,7 @@ class NcclConfig(Part):
         "of its own (rails), else NCCL's default",
         examples=["auto"],
     )
-    socket_interface: GivenIfname | None = Field(
+    socket_interface: RequiredIfname | None = Field(
         default=None,
         alias="socketInterface",
         description="`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it. "
@@ -105,14 +106,15 @@ class MemoryConfig(Part):
     policy: Literal["bind", "preferred", "interleave"] | None = Field(
         default=None,
         description="`bind`: from these nodes alone (cpuset); where they are full, the container's processes "
-        "are killed. `preferred`: from these nodes as long as there is some; `interleave`: from them in "
-        "turn. The last two are refused where the runtime does not say that it has NRI 0.12",
+        "are killed. `preferred`: from these nodes while they have some; `interleave`: from them in "
+        "turn. The last two are refused unless the runtime reports NRI 0.12",
         examples=["bind"],
     )
 
 
 class CpuLocalityConfig(Part):
-    """``cpuLocality``: CPUs of the device's NUMA node work for it, and no isolated ones. Given back."""
+    """``cpuLocality``: CPUs of the device's NUMA node work for it, except isolated ones. Restored at
+    release."""
 
     irq: bool | None = Field(
         default=None,

@@ -25,7 +25,7 @@ CAPTURE = REPOSITORY / "tests/data/dgx-h100/capture.json"
 Run = Callable[..., str]
 
 CALL_NATIVE_CODE = """
-import ssl, ctypes, lzma, bz2, yaml, grpc, pydantic_core, google.protobuf.message
+import ssl, ctypes, lzma, bz2, yaml, grpc, msgspec, google.protobuf.message
 from cel_expr_python import cel
 ctypes.CDLL("libudev.so.1")
 print(len(ssl.create_default_context().get_ca_certs()) > 100, yaml.__with_libyaml__)

@@ -50,7 +50,7 @@ print(json.dumps(missing))
 
 USE_LIBRARIES = """
 import ssl, xml.etree.ElementTree, lzma, bz2, zlib, json
-import grpc.aio, pydantic, yaml
+import grpc.aio, msgspec, yaml
 from dranet.kernel.discovery import watch
 monitor = watch._open_hardware_events()
 print(json.dumps({
