@@ -24,7 +24,7 @@ from dranet.driver.features import (
     judge_runtime,
 )
 from dranet.driver.probes.server import PartState, PortContent, ProbeServer
-from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
+from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.kubelet.capabilities import KubeletCapabilities, KubeletObserver
 from dranet.model.findings import Finding, Severity, find_worst, ok, parse_finding
 from dranet.runtime.capabilities import EventForm, RuntimeCapabilities
@@ -242,7 +242,9 @@ def test_what_is_no_finding_is_refused(data: dict[str, Any]) -> None:
 
 def test_gpus_are_said_to_be_whose_they_are() -> None:
     auto = Settings()
-    assert [f.line for f in judge_gpus(auto, NOBODY)] == ["[+] gpus: offered: nobody else serves them"]
+    assert [f.line for f in judge_gpus(auto, NO_OTHER_SERVER)] == [
+        "[+] gpus: offered: nobody else serves them"
+    ]
     assert severities(judge_gpus(auto, UNKNOWN)) == {Severity.WARNING}
     left = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
     assert [f.line for f in judge_gpus(auto, left)] == [
