@@ -74,7 +74,7 @@ class State(StrEnum):
     """Nothing of it is left in the kernel; the driver forgets it when it starts."""
 
 
-class Place(StrEnum):
+class LinkPlace(StrEnum):
     """Where a link is now."""
 
     POD = "pod"
@@ -89,7 +89,7 @@ class SeenDevice(Struct, frozen=True):
     """A device of a claim."""
 
     prepared: PreparedDevice
-    place: Place
+    place: LinkPlace
 
     @property
     def host_ifname(self) -> str:
@@ -113,14 +113,14 @@ class SeenClaim(Struct, frozen=True):
     """Why the kernel could not be asked."""
 
 
-class Node(Struct, frozen=True):
+class NodeClaims(Struct, frozen=True):
     """The store of a node."""
 
     claims: tuple[SeenClaim, ...]
     quarantine: tuple[UnreadableRecord, ...]
 
 
-def look(state_dir: Path, boot_id: str) -> Node:
+def look(state_dir: Path, boot_id: str) -> NodeClaims:
     """Read the store and ask the kernel.
 
     Raises:
@@ -136,7 +136,7 @@ def look(state_dir: Path, boot_id: str) -> Node:
         except RecordError as error:
             bad.append(UnreadableRecord(claim_uid, row.text, str(error)))
     claims.sort(key=lambda seen: (seen.record.claim.namespace, seen.record.claim.name, seen.record.claim.uid))
-    return Node(tuple(claims), (*aside, *bad))
+    return NodeClaims(tuple(claims), (*aside, *bad))
 
 
 def _read_store(path: Path) -> tuple[Rows, list[UnreadableRecord]]:
@@ -171,19 +171,19 @@ def _decode(path: Path, claim_uid: str, row: Row) -> PreparedClaim:
 def _see(record: PreparedClaim, boot_id: str, gate: StartGate) -> SeenClaim:
     is_open = gate.is_open(record.claim.uid)
     if record.boot_id != boot_id:
-        return SeenClaim(record, State.EARLIER_BOOT, _placed(record, Place.UNKNOWN), is_open)
+        return SeenClaim(record, State.EARLIER_BOOT, _placed(record, LinkPlace.UNKNOWN), is_open)
     if not record.plans:
-        return SeenClaim(record, State.PREPARED, _placed(record, Place.NONE), is_open)
+        return SeenClaim(record, State.PREPARED, _placed(record, LinkPlace.NONE), is_open)
     try:
         state, devices = _ask_kernel(record)
     except (DranetError, OSError) as error:
-        return SeenClaim(record, State.PLACED, _placed(record, Place.UNKNOWN), is_open, str(error))
+        return SeenClaim(record, State.PLACED, _placed(record, LinkPlace.UNKNOWN), is_open, str(error))
     return SeenClaim(record, state, devices, is_open)
 
 
-def _placed(record: PreparedClaim, place: Place) -> tuple[SeenDevice, ...]:
+def _placed(record: PreparedClaim, place: LinkPlace) -> tuple[SeenDevice, ...]:
     return tuple(
-        SeenDevice(device, place if device.plan is not None and device.plan.pod_ifname else Place.NONE)
+        SeenDevice(device, place if device.plan is not None and device.plan.pod_ifname else LinkPlace.NONE)
         for device in record.devices
     )
 
@@ -200,20 +200,20 @@ def _ask_kernel(record: PreparedClaim) -> tuple[State, tuple[SeenDevice, ...]]:
         return State.WAITING, devices
     if pod is None:
         return State.ORPHANED, devices
-    is_whole = all(seen.place in (Place.POD, Place.NONE) for seen in devices)
+    is_whole = all(seen.place in (LinkPlace.POD, LinkPlace.NONE) for seen in devices)
     return State.ATTACHED if is_whole else State.INCOMPLETE, devices
 
 
-def _find(plan: AttachPlan | None, home: Side, pod: Side | None) -> Place:
+def _find(plan: AttachPlan | None, home: Side, pod: Side | None) -> LinkPlace:
     if plan is None or not plan.pod_ifname:
-        return Place.NONE
+        return LinkPlace.NONE
     if plan.host is None:  # a link on top of one that stays
         found = read_link(pod.rtnl, ifname=plan.pod_ifname) if pod is not None else None
-        return Place.POD if found is not None else Place.GONE
+        return LinkPlace.POD if found is not None else LinkPlace.GONE
     seen = find_link(plan, plan.host, home, pod)
     if seen is None:
-        return Place.GONE
-    return Place.HOST if seen.side is home else Place.POD
+        return LinkPlace.GONE
+    return LinkPlace.HOST if seen.side is home else LinkPlace.POD
 
 
 _DESCRIPTION = """\
@@ -293,7 +293,7 @@ def _is_named(seen: SeenClaim, name: str) -> bool:
     return name in (ref.name, f"{ref.namespace}/{ref.name}", ref.uid, pod.uid)
 
 
-def _describe_unknown(name: str, node: Node) -> str:
+def _describe_unknown(name: str, node: NodeClaims) -> str:
     if any(name == row.claim_uid for row in node.quarantine):
         return f"the record of claim {name} cannot be read: see dranet claims"
     return f"no claim {name} is prepared on this node"
@@ -303,7 +303,7 @@ def _describe_unknown(name: str, node: Node) -> str:
 
 
 def _iter_lines(
-    node: Node, claims: Sequence[SeenClaim], options: argparse.Namespace, screen: Screen
+    node: NodeClaims, claims: Sequence[SeenClaim], options: argparse.Namespace, screen: Screen
 ) -> Iterator[str]:
     if claims:
         yield from _table(claims, screen, is_wide=options.output == "wide")
@@ -350,8 +350,8 @@ def _link(seen: SeenDevice) -> str:
 def _state(seen: SeenClaim) -> str:
     text = str(seen.state)
     if seen.state is State.INCOMPLETE:
-        away = [device for device in seen.devices if device.place in (Place.HOST, Place.GONE)]
-        where = [f"{d.pod_ifname} is {'on the host' if d.place is Place.HOST else 'gone'}" for d in away]
+        away = [device for device in seen.devices if device.place in (LinkPlace.HOST, LinkPlace.GONE)]
+        where = [f"{d.pod_ifname} is {'on the host' if d.place is LinkPlace.HOST else 'gone'}" for d in away]
         text = f"{text}: {', '.join(where)}"
     elif seen.state is State.ORPHANED:
         text = f"{text}: its namespace is gone"
@@ -418,17 +418,17 @@ def _iter_cpus(steps: Sequence[Step], before: CpuState) -> Iterator[str]:
 
 
 _WHERE = {
-    Place.POD: "in the pod",
-    Place.HOST: "on the host",
-    Place.GONE: "nowhere to be found",
-    Place.UNKNOWN: "not known",
+    LinkPlace.POD: "in the pod",
+    LinkPlace.HOST: "on the host",
+    LinkPlace.GONE: "nowhere to be found",
+    LinkPlace.UNKNOWN: "not known",
 }
 
 
 # --- for programs ---------------------------------------------------------------------------------------
 
 
-def build_document(node: Node, claims: Sequence[SeenClaim]) -> dict[str, object]:
+def build_document(node: NodeClaims, claims: Sequence[SeenClaim]) -> dict[str, object]:
     """What `-o json` prints."""
     return {
         "claims": [_describe(seen) for seen in claims],

@@ -14,8 +14,8 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 _DESCRIPTION = """\
 Print the seccomp profile of this version of the driver: the system calls that
-it makes, and no others. With --write it is put into a folder, under a name that
-is a hash of its content (dranet-HASH.json), and the path is printed. Profiles of
+it makes, and no others. With --write it is put into a folder, under a name with
+a hash of its content (dranet-HASH.json), and the path is printed. Profiles of
 other versions stay: a pod of theirs may still want to start.
 """
 

@@ -32,10 +32,11 @@ from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
 from dranet.claims.pairing import level
 from dranet.desk.allocation.allocator import Unschedulable
+from dranet.desk.kubeapi.objects import MAX_RESULTS
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import read_hardware
-from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
+from dranet.desk.templates.request import ClaimRequest
 from dranet.model.distance import Distance
 from dranet.pictures.shapes import text_width
 from tests.data.layouts import CLAIMED_LAYOUTS, take_layout

@@ -26,7 +26,7 @@ def qualify(name: str, driver: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RequestPolicy:
     """Which amounts of a capacity may be asked for."""
 
     default: int | None
@@ -36,7 +36,7 @@ class Policy:
     step: int | None
 
     @classmethod
-    def parse(cls, body: JsonObject) -> Policy:
+    def parse(cls, body: JsonObject) -> RequestPolicy:
         limits = body.get("validRange") or {}
         low, high, step = (_read(limits.get(key)) for key in ("min", "max", "step"))
         values = tuple(sorted(parse_quantity(str(value)) for value in body.get("validValues") or ()))
@@ -64,14 +64,14 @@ class Capacity:
     text: str
     """As published, for the selectors."""
     value: int
-    policy: Policy | None
+    policy: RequestPolicy | None
 
     @classmethod
     def parse(cls, spelling: str, body: JsonObject) -> Capacity:
         """Raises :class:`dranet.cel.CelError` for what is no quantity."""
         policy = body.get("requestPolicy")
         text = str(body["value"])
-        return cls(spelling, text, parse_quantity(text), Policy.parse(policy) if policy else None)
+        return cls(spelling, text, parse_quantity(text), RequestPolicy.parse(policy) if policy else None)
 
     def take(self, asked: int | None) -> int | None:
         """Return what an allocation takes: what it asks for, else the default, else all; ``None`` if not

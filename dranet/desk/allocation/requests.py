@@ -87,8 +87,6 @@ def _parse_constraint(index: int, body: JsonObject, claim: str) -> Constraint:
     return Constraint(str(attribute), distinct, frozenset(body.get("requests") or ()))
 
 
-MAX_RESULTS_PER_CLAIM = 32
-
 _KNOWN_OF_CLAIM = frozenset({"requests", "constraints", "config"})
 _KNOWN_OF_CLASS = frozenset({"selectors", "config", "extendedResourceName"})
 _KNOWN_OF_REQUEST = frozenset({"name", "exactly", "firstAvailable"})

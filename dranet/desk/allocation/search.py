@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dranet.desk.allocation.devices import Candidate
 from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.pruning import Pruning, Rest
-from dranet.desk.allocation.requests import MAX_RESULTS_PER_CLAIM, Alternative, ClaimView
+from dranet.desk.allocation.requests import Alternative, ClaimView
 from dranet.desk.allocation.selection import NodeContext, Removal, SelectedDevice, Selection, Slot
+from dranet.desk.kubeapi.objects import MAX_RESULTS
 
 MAX_CHOICES = 20_000
 """Choices of a device before the search gives up, some seconds. Packing amounts into devices can take
@@ -70,8 +71,8 @@ class Search:
 
     def _check_size(self, claim: ClaimView) -> None:
         least = sum(min(self._size(option) for option in r.alternatives) for r in claim.requests)
-        if least > MAX_RESULTS_PER_CLAIM:
-            what = f"claim {claim.label} asks for {least} devices, {MAX_RESULTS_PER_CLAIM} are the most"
+        if least > MAX_RESULTS:
+            what = f"claim {claim.label} asks for {least} devices, {MAX_RESULTS} are the most"
             raise AllocationError(what, Cause.TOO_MANY_DEVICES, claim=claim.label)
 
     def _size(self, option: Alternative) -> int:

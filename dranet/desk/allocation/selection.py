@@ -14,15 +14,10 @@ from enum import StrEnum
 from dranet.desk.allocation.capacity import Amounts, Shortage, consume, find_shortage
 from dranet.desk.allocation.devices import Candidate, CounterId, Elements, InUse
 from dranet.desk.allocation.pools import CounterShortage, Pool, PoolId, find_counter_shortage
-from dranet.desk.allocation.requests import (
-    MAX_RESULTS_PER_CLAIM,
-    Alternative,
-    ClaimView,
-    Constraint,
-    Request,
-)
+from dranet.desk.allocation.requests import Alternative, ClaimView, Constraint, Request
 from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.allocation.taints import find_untolerated
+from dranet.desk.kubeapi.objects import MAX_RESULTS
 
 _NOTHING: Amounts = {}
 
@@ -207,7 +202,7 @@ class Selection:
 
     def has_room(self, slot: Slot, count: int) -> bool:
         """Whether the claim may have so many more devices."""
-        return self.results[slot.claim] + count <= MAX_RESULTS_PER_CLAIM
+        return self.results[slot.claim] + count <= MAX_RESULTS
 
     def is_taken(self, slot: Slot, alternative: Alternative, candidate: Candidate) -> bool:
         """A shared device never is. Admin access may look at a device that others have, but not twice in one

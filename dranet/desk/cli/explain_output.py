@@ -124,7 +124,6 @@ def _ids(ids: Sequence[DeviceId]) -> list[str]:
 
 
 GROUPS_SHOWN = 3
-_NODES_SHOWN = 4
 _NAMES_SHOWN = 4
 _ROWS_SHOWN = 10
 _COLUMNS_WITH_NAMES = 3

@@ -17,7 +17,7 @@ from dranet.desk.cli.objects import (
 )
 from dranet.desk.cli.validate_report import Report, draw_reports, inspect, is_unicode, to_document
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.lint import RULES, Key, Scope, Severity, key_of, read_devices
+from dranet.desk.lint import RULES, Key, LintSeverity, Scope, key_of, read_devices
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
 from dranet.view.flags import read_settings
@@ -121,7 +121,7 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
 
 def _exit_code(reports: Iterable[Report], strict: bool) -> int:
     found = Counter(finding.severity for report in reports for finding in report.findings)
-    return EXIT_FOUND if found[Severity.ERROR] or (strict and found[Severity.WARNING]) else 0
+    return EXIT_FOUND if found[LintSeverity.ERROR] or (strict and found[LintSeverity.WARNING]) else 0
 
 
 def describe_rules() -> str:

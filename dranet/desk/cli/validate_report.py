@@ -14,11 +14,11 @@ from dranet.desk.cli.objects import ClusterObjects
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault
 from dranet.desk.lint import (
-    Finding,
     Key,
-    Rule,
+    LintFinding,
+    LintRule,
+    LintSeverity,
     Scope,
-    Severity,
     find_shared_claims,
     key_of,
     lint_object,
@@ -42,7 +42,7 @@ class Report:
     kind: str
     key: Key
     source: str
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
     def __str__(self) -> str:
         return f"{self.kind} {'/'.join(filter(None, self.key))}"
@@ -63,7 +63,7 @@ def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
             found += [finding for owner, finding in shared if owner == key]
         if twice[body["kind"], key] > 1:
             text = f"{twice[body['kind'], key]} objects have this name"
-            found.append(Finding(rules.DUPLICATE, "metadata.name", text))
+            found.append(LintFinding(rules.DUPLICATE, "metadata.name", text))
         reports.append(Report(body["kind"], _named(body), objects.source_of(body), _unique(found)))
     for body in objects.others:
         found = list(_inspect_templates(body, scope))
@@ -80,7 +80,7 @@ def _named(body: JsonObject) -> Key:
     return Key(str(metadata.get("namespace") or ""), str(name))
 
 
-def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
+def _unique(findings: list[LintFinding]) -> tuple[LintFinding, ...]:
     """Each once, the worst first; what the lint has found need not be repeated in the API's words."""
     found_paths = {finding.path for finding in findings if finding.rule is not rules.REFUSED}
     kept = [f for f in dict.fromkeys(findings) if f.rule is not rules.REFUSED or f.path not in found_paths]
@@ -88,13 +88,13 @@ def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(kept, key=lambda finding: order.index(finding.severity)))
 
 
-def _inspect(body: JsonObject, fault: str, scope: Scope) -> Iterator[Finding]:
+def _inspect(body: JsonObject, fault: str, scope: Scope) -> Iterator[LintFinding]:
     if fault:
         path, _, text = fault.partition(" ")
-        yield Finding(rules.SHAPE, path, text)
+        yield LintFinding(rules.SHAPE, path, text)
         return
     if not is_unicode(body):
-        yield Finding(rules.SHAPE, "spec", "has text with half a character (a lone surrogate)")
+        yield LintFinding(rules.SHAPE, "spec", "has text with half a character (a lone surrogate)")
         return
     yield from lint_object(body, scope)
     yield from _ask_api(body)
@@ -109,7 +109,7 @@ def is_unicode(body: JsonObject) -> bool:
     return True
 
 
-def _ask_api(body: JsonObject) -> Iterator[Finding]:
+def _ask_api(body: JsonObject) -> Iterator[LintFinding]:
     """The limits of the API, as the testbed's server keeps them."""
     from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
     from dranet.desk.kubeapi.validation import validate
@@ -121,13 +121,13 @@ def _ask_api(body: JsonObject) -> Iterator[Finding]:
     metadata = {"namespace": "default", "name": body["metadata"].get("generateName"), **body["metadata"]}
     asked = {name: value for name, value in body.items() if name != "status"}
     for cause in validate(kind, {**asked, "metadata": metadata}, None):
-        yield Finding(rules.REFUSED, cause.field, cause.message)
+        yield LintFinding(rules.REFUSED, cause.field, cause.message)
 
 
 # --- pod templates ---------------------------------------------------------------------------------------
 
 
-def _inspect_templates(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+def _inspect_templates(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     """Find the pod templates of any object that makes pods, known or not."""
     metadata = body.get("metadata")
     namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
@@ -139,7 +139,7 @@ def _inspect_templates(body: JsonObject, scope: Scope) -> Iterator[Finding]:
         fault = find_fault(pod)
         if fault:
             place, _, text = fault.partition(" ")
-            yield Finding(rules.SHAPE, place.replace("spec", f"{path}.spec", 1), text)
+            yield LintFinding(rules.SHAPE, place.replace("spec", f"{path}.spec", 1), text)
         else:
             yield from lint_pod(spec, f"{path}.spec", namespace, scope, copies)
 
@@ -170,12 +170,12 @@ def _find_templates(value: Any, path: str, copies: int, room: int) -> Iterator[t
 
 
 _INDENT = " " * 11
-_WIDEST_SEVERITY = max(map(len, Severity))
+_WIDEST_SEVERITY = max(map(len, LintSeverity))
 
 
 def draw_reports(reports: Sequence[Report], devices: int, screen: Screen) -> Iterator[str]:
     """A block for each object, each rule's reason once, and a summary."""
-    explained: set[Rule] = set()
+    explained: set[LintRule] = set()
     for report in reports:
         if report.findings:
             yield f"{screen.bold(str(report))}  {screen.dim(report.source)}"
@@ -185,7 +185,7 @@ def draw_reports(reports: Sequence[Report], devices: int, screen: Screen) -> Ite
     yield summarize(reports, devices)
 
 
-def _draw_finding(finding: Finding, screen: Screen, explained: set[Rule]) -> Iterator[str]:
+def _draw_finding(finding: LintFinding, screen: Screen, explained: set[LintRule]) -> Iterator[str]:
     severity = finding.severity.ljust(_WIDEST_SEVERITY)
     yield f"  {severity}  {finding.path}  {screen.dim(f'[{finding.rule.name}]')}"
     yield from _wrap(finding.text, screen)
@@ -211,7 +211,7 @@ def _wrap(text: str, screen: Screen) -> Iterable[str]:
 def summarize(reports: Sequence[Report], devices: int) -> str:
     """``5 objects, selectors tried on 16 devices: 1 error, 2 warnings``."""
     counts = _count(reports)
-    counted = [_number(counts[severity], severity) for severity in Severity if counts[severity]]
+    counted = [_number(counts[severity], severity) for severity in LintSeverity if counts[severity]]
     tried = f", selectors tried on {_number(devices, 'device')}" if devices else ""
     return f"{_number(len(reports), 'object')}{tried}: {', '.join(counted) or 'nothing found'}"
 
@@ -220,7 +220,7 @@ def _number(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _count(reports: Iterable[Report]) -> Counter[Severity]:
+def _count(reports: Iterable[Report]) -> Counter[LintSeverity]:
     return Counter(finding.severity for report in reports for finding in report.findings)
 
 
@@ -229,7 +229,7 @@ def to_document(reports: Sequence[Report], devices: int) -> str:
     counts = _count(reports)
     return to_json(
         {
-            "summary": {f"{severity}s": counts[severity] for severity in Severity}
+            "summary": {f"{severity}s": counts[severity] for severity in LintSeverity}
             | {"objects": len(reports), "devices": devices},
             "objects": [
                 {

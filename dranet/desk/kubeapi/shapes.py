@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _ANY_KEY = "*"
-Shape = Any
+FieldShape = Any
 """A type, a tuple of types, ``[shape]`` for a list, ``None`` for anything, or keys with their shapes.
 
 A key that ends with ``!`` is required; ``*`` is any key.
@@ -58,7 +58,7 @@ _SELECTORS = [{"cel!": {"expression!": str}}]
 _CONFIG = {"opaque": {"driver": str, "parameters": None}}
 _CLASS = {"selectors": _SELECTORS, "config": [_CONFIG], "extendedResourceName": str}
 _TOLERATION = {"key": str, "operator": str, "value": str, "effect": str, "tolerationSeconds": int}
-ALTERNATIVE: Mapping[str, Shape] = {
+ALTERNATIVE: Mapping[str, FieldShape] = {
     "deviceClassName!": str,
     "selectors": _SELECTORS,
     "allocationMode": str,
@@ -127,7 +127,7 @@ _TAINT_RULE = {
     "taint!": _TAINT,
 }
 
-SHAPES: Mapping[str, Shape] = {
+SHAPES: Mapping[str, FieldShape] = {
     "ResourceSlice": {"spec!": _SLICE},
     "DeviceClass": {"spec": _CLASS},
     "ResourceClaim": {"spec!": _CLAIM_SPEC, "status": _CLAIM_STATUS},
@@ -159,7 +159,7 @@ def without_nulls(value: Any) -> Any:
     }
 
 
-def get_fields(shape: Shape) -> dict[str, Shape]:
+def get_fields(shape: FieldShape) -> dict[str, FieldShape]:
     """The fields of a mapping's shape by name; none for another shape, or where every key is allowed."""
     if not isinstance(shape, Mapping) or _ANY_KEY in shape:
         return {}
@@ -171,7 +171,7 @@ def find_fault(body: Mapping[str, Any]) -> str:
     return _fault({"metadata!": _METADATA, **SHAPES[body["kind"]]}, body, "")
 
 
-def _fault(shape: Shape, value: Any, place: str) -> str:
+def _fault(shape: FieldShape, value: Any, place: str) -> str:
     if shape is None:
         return ""
     if isinstance(shape, Mapping):
@@ -187,7 +187,7 @@ def _fault(shape: Shape, value: Any, place: str) -> str:
     return f"{place} must be {' or '.join(_NAMES[t] for t in types[:2])}, not {str(value)[:_MAX_SHOWN]!r}"
 
 
-def _fault_of_mapping(shape: Mapping[str, Shape], value: Any, place: str) -> str:
+def _fault_of_mapping(shape: Mapping[str, FieldShape], value: Any, place: str) -> str:
     if not isinstance(value, dict):
         return f"{place} must be a mapping"
     for key, inner in shape.items():

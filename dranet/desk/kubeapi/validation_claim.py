@@ -26,12 +26,9 @@ from dranet.desk.kubeapi.formats import (
     too_long,
     unsupported,
 )
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 
-_MAX_ENTRIES = 32
-"""Limit of requests, constraints, configs, selectors and results."""
-_MAX_ALTERNATIVES = 8
 _MAX_TOLERATIONS = 16
 _MAX_ALLOCATION_CONFIGS = 64
 _MAX_RESERVATIONS = 256
@@ -65,7 +62,7 @@ def validate_claim_spec(field: str, spec: JsonObject, profile: Profile) -> Cause
     """The spec of a claim, or of the claim that a template makes."""
     devices = spec.get("devices") or {}
     for key in ("requests", "constraints", "config"):
-        yield from check_count(f"{field}.devices.{key}", devices.get(key) or [], _MAX_ENTRIES)
+        yield from check_count(f"{field}.devices.{key}", devices.get(key) or [], MAX_ENTRIES)
     names: list[str] = []
     for index, request in enumerate(devices.get("requests") or ()):
         where = f"{field}.devices.requests[{index}]"
@@ -106,7 +103,7 @@ def _validate_constraint(field: str, constraint: JsonObject, known: frozenset[st
 
 
 def _validate_references(field: str, names: Sequence[str], known: frozenset[str]) -> Causes:
-    yield from check_count(field, names, _MAX_ENTRIES)
+    yield from check_count(field, names, MAX_ENTRIES)
     for index, name in enumerate(names):
         if name not in known:
             yield bad(f"{field}[{index}]", name, "must be the name of a request in the claim")
@@ -136,7 +133,7 @@ def _validate_request(field: str, request: JsonObject, profile: Profile) -> Caus
     exactly, alternatives = request.get("exactly"), request.get("firstAvailable") or []
     if (exactly is None) == (not alternatives):
         yield required(field, "exactly one of `exactly` or `firstAvailable` is required")
-    yield from check_count(f"{field}.firstAvailable", alternatives, _MAX_ALTERNATIVES)
+    yield from check_count(f"{field}.firstAvailable", alternatives, MAX_ALTERNATIVES)
     if exactly is not None:
         yield from _validate_demand(f"{field}.exactly", exactly, profile)
     names = [alternative.get("name") for alternative in alternatives]
@@ -167,7 +164,7 @@ def _validate_demand(field: str, demand: JsonObject, profile: Profile) -> Causes
 
 
 def _validate_selectors(field: str, selectors: Sequence[JsonObject]) -> Causes:
-    yield from check_count(field, selectors, _MAX_ENTRIES)
+    yield from check_count(field, selectors, MAX_ENTRIES)
     for index, selector in enumerate(selectors):
         expression = (selector.get("cel") or {}).get("expression")
         if not expression:
@@ -191,7 +188,7 @@ def validate_class(body: JsonObject) -> Causes:
     """A DeviceClass."""
     spec = body.get("spec") or {}
     yield from _validate_selectors("spec.selectors", spec.get("selectors") or [])
-    yield from check_count("spec.config", spec.get("config") or [], _MAX_ENTRIES)
+    yield from check_count("spec.config", spec.get("config") or [], MAX_ENTRIES)
     for index, config in enumerate(spec.get("config") or ()):
         yield from _validate_opaque(f"spec.config[{index}].opaque", config.get("opaque"))
 
@@ -199,7 +196,7 @@ def validate_class(body: JsonObject) -> Causes:
 def _validate_allocation(allocation: JsonObject, known: frozenset[str]) -> Causes:
     devices = allocation.get("devices") or {}
     field = "status.allocation.devices"
-    yield from check_count(f"{field}.results", devices.get("results") or [], _MAX_ENTRIES)
+    yield from check_count(f"{field}.results", devices.get("results") or [], MAX_ENTRIES)
     yield from check_count(f"{field}.config", devices.get("config") or [], _MAX_ALLOCATION_CONFIGS)
     for index, config in enumerate(devices.get("config") or ()):
         if config.get("source") not in _CONFIG_SOURCES:

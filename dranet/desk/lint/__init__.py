@@ -13,18 +13,18 @@ from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.parameters import lint_class_config, lint_parameters
 from dranet.desk.lint.pods import find_shared_claims, lint_pod
 from dranet.desk.lint.requests import lint_requests
-from dranet.desk.lint.rules import RULES, Finding, Rule, Severity
+from dranet.desk.lint.rules import RULES, LintFinding, LintRule, LintSeverity
 from dranet.desk.lint.scope import Key, Sample, Scope, iter_alternatives, read_devices
 from dranet.desk.lint.selectors import lint_class_selectors, lint_request_selectors
 
 __all__ = [
     "RULES",
-    "Finding",
     "Key",
-    "Rule",
+    "LintFinding",
+    "LintRule",
+    "LintSeverity",
     "Sample",
     "Scope",
-    "Severity",
     "find_shared_claims",
     "key_of",
     "lint_object",
@@ -43,7 +43,7 @@ def key_of(body: JsonObject) -> Key:
     return Key("" if body.get("kind") in _CLUSTER_SCOPED else namespace, metadata.get("name") or "")
 
 
-def lint_object(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+def lint_object(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     """What is wrong with one ResourceClaim, ResourceClaimTemplate, DeviceClass or Pod."""
     namespace, spec = key_of(body).namespace, body.get("spec") or {}
     yield from find_unknown_fields(body)
@@ -61,7 +61,7 @@ def lint_object(body: JsonObject, scope: Scope) -> Iterator[Finding]:
             yield from lint_pod(spec, "spec", namespace, scope)
 
 
-def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[Finding]:
+def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[LintFinding]:
     yield from lint_requests(spec, path, scope)
     for alternative in iter_alternatives(spec, path):
         yield from lint_request_selectors(alternative, scope)

@@ -11,7 +11,7 @@ from dranet.claims.config import inspect_configs
 from dranet.claims.select import Selection
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
-from dranet.desk.lint.rules import Finding, show, suggest
+from dranet.desk.lint.rules import LintFinding, show, suggest
 from dranet.desk.lint.scope import Alternative, Scope, claim_devices, covers, iter_alternatives
 from dranet.desk.lint.selectors import class_selectors, find_passing, request_selectors
 from dranet.model.attributes import RDMA
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
         return bool(self.kinds - {DeviceKind.GPU}) or (not self.kinds and not self.config.is_empty)
 
 
-def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[Finding]:
+def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[LintFinding]:
     """Lint the configs of a claim."""
     configs = claim_devices(spec).get("config") or ()
     for number, config in enumerate(configs):
@@ -54,7 +54,7 @@ def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -
         yield from _find_equal_names(asked)
 
 
-def lint_class_config(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+def lint_class_config(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     """Lint the configs of a DeviceClass, each by itself and all together."""
     spec = body.get("spec") or {}
     for number, config in enumerate(spec.get("config") or ()):
@@ -127,21 +127,23 @@ def _select(
     return Selection(result, tuple(configs.values()), tuple(configs), device_class, namespace)
 
 
-def _to_finding(line: str, path: str) -> Finding:
+def _to_finding(line: str, path: str) -> LintFinding:
     match = _LINE.fullmatch(line)
     if not match:
-        return Finding(rules.PARAMETERS, path.rstrip("."), line)
+        return LintFinding(rules.PARAMETERS, path.rstrip("."), line)
     config, field, text, fix = match.groups()
     where = f"{path}{config}.opaque.parameters{field}"
-    return Finding(rules.PARAMETERS, where, text, fix or "see docs/user/parameters.md")
+    return LintFinding(rules.PARAMETERS, where, text, fix or "see docs/user/parameters.md")
 
 
-def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[Finding]:
+def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[LintFinding]:
     opaque = config.get("opaque") or {}
     driver, parameters = opaque.get("driver"), opaque.get("parameters")
     if driver == scope.driver and parameters is not None and not isinstance(parameters, dict):
         text = "must be an object, and no text with one in it"
-        yield Finding(rules.PARAMETERS, f"{path}.opaque.parameters", text, "without quotes around it, or |")
+        yield LintFinding(
+            rules.PARAMETERS, f"{path}.opaque.parameters", text, "without quotes around it, or |"
+        )
     if not driver or driver == scope.driver:
         return
     publishers = {sample.driver for sample in scope.devices}
@@ -149,10 +151,10 @@ def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[Findin
     if driver not in publishers and (nearly or (scope.is_live and publishers)):
         text = f"no driver {show(driver)} is known"
         fix = nearly or f"drivers with devices are {', '.join(sorted(publishers))}"
-        yield Finding(rules.DRIVER_UNKNOWN, f"{path}.opaque.driver", text, fix)
+        yield LintFinding(rules.DRIVER_UNKNOWN, f"{path}.opaque.driver", text, fix)
 
 
-def _find_equal_names(asked: list[Asked]) -> Iterator[Finding]:
+def _find_equal_names(asked: list[Asked]) -> Iterator[LintFinding]:
     """Devices of one claim that would have one interface name."""
     users: dict[str, dict[str, Asked]] = defaultdict(dict)
     for one in asked:
@@ -161,13 +163,15 @@ def _find_equal_names(asked: list[Asked]) -> Iterator[Finding]:
             continue
         if one.alternative.number != 1:
             text = f"every device of request {one.alternative.name} is to be called {show(name)}"
-            yield Finding(rules.IFNAME, one.alternative.path, text, "a request of its own for each device")
+            yield LintFinding(
+                rules.IFNAME, one.alternative.path, text, "a request of its own for each device"
+            )
         users[name].setdefault(one.alternative.name.partition("/")[0], one)
     for name, requests in users.items():
         if len(requests) > 1:
             path = [*requests.values()][1].alternative.path
             text = f"devices of requests {' and '.join(requests)} are to be called {show(name)}"
-            yield Finding(rules.IFNAME, path, text, "give each a config of its own: config[].requests")
+            yield LintFinding(rules.IFNAME, path, text, "give each a config of its own: config[].requests")
 
 
 def fixed_name(asked: Asked) -> str:

@@ -10,7 +10,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.fields import find_unknown_pod_fields
 from dranet.desk.lint.parameters import Asked, fixed_name, read_claim
-from dranet.desk.lint.rules import Finding, show, suggest
+from dranet.desk.lint.rules import LintFinding, show, suggest
 from dranet.desk.lint.scope import Key, Scope, claim_devices
 
 _CLAIM, _TEMPLATE = "resourceClaimName", "resourceClaimTemplateName"
@@ -32,7 +32,9 @@ class PodClaim(NamedTuple):
         return any(one.is_network for one in self.asked)
 
 
-def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: int = 1) -> Iterator[Finding]:
+def lint_pod(
+    spec: JsonObject, path: str, namespace: str, scope: Scope, pods: int = 1
+) -> Iterator[LintFinding]:
     """A pod's spec, of a Pod or of a template from which ``pods`` pods are made."""
     yield from find_unknown_pod_fields(spec, path)
     claims = list(_read_claims(spec, path, namespace, scope))
@@ -44,11 +46,11 @@ def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: in
     if claims and spec.get("nodeName"):
         fix = f"nodeSelector: {{kubernetes.io/hostname: {spec['nodeName']}}}"
         text = f"nodeName: {spec['nodeName']} with claims of the pod"
-        yield Finding(rules.NODE_NAME, f"{path}.nodeName", text, fix)
+        yield LintFinding(rules.NODE_NAME, f"{path}.nodeName", text, fix)
     yield from _lint_containers(spec, path, claims)
 
 
-def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple[Key, Finding]]:
+def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple[Key, LintFinding]]:
     """Pods (name and spec) after the first that name a ResourceClaim that another pod also names."""
     owners: dict[Key, Key] = {}
     for pod, spec in pods:
@@ -58,7 +60,7 @@ def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple
                 other = owners[Key(pod.namespace, claim)].name
                 text = f"ResourceClaim {claim} is also that of pod {other}"
                 path = f"spec.resourceClaims[{number}].{_CLAIM}"
-                yield pod, Finding(rules.CLAIM_SHARED, path, text, _TEMPLATE)
+                yield pod, LintFinding(rules.CLAIM_SHARED, path, text, _TEMPLATE)
 
 
 def _read_claims(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[PodClaim]:
@@ -77,38 +79,38 @@ def _read_claims(spec: JsonObject, path: str, namespace: str, scope: Scope) -> I
         yield PodClaim(entry["name"], f"{path}.resourceClaims[{number}]", source, found, tuple(asked))
 
 
-def _find_equal_claims(claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _find_equal_claims(claims: Sequence[PodClaim]) -> Iterator[LintFinding]:
     names = Counter(claim.name for claim in claims)
     for claim in {claim.name: claim for claim in claims}.values():
         if names[claim.name] > 1:
             text = f"{names[claim.name]} claims of the pod are called {show(claim.name)}"
-            yield Finding(rules.REFUSED, claim.path, text, "a name for each")
+            yield LintFinding(rules.REFUSED, claim.path, text, "a name for each")
 
 
-def _find_claim(claim: PodClaim, namespace: str, scope: Scope, pods: int) -> Iterator[Finding]:
+def _find_claim(claim: PodClaim, namespace: str, scope: Scope, pods: int) -> Iterator[LintFinding]:
     if not claim.source:
         text = f"claim {show(claim.name)} must name a claim or a template, and not both"
-        yield Finding(rules.CLAIM_SOURCE, claim.path, text, f"{_TEMPLATE}, or {_CLAIM}")
+        yield LintFinding(rules.CLAIM_SOURCE, claim.path, text, f"{_TEMPLATE}, or {_CLAIM}")
         return
     kind, _, name = claim.source.partition(" ")
     if claim.spec is None:
         yield from _find_missing(claim, Key(namespace, name), scope)
     if kind == "ResourceClaim" and pods > 1:
         text = f"all pods of this template share {claim.source}"
-        yield Finding(rules.CLAIM_SHARED, claim.path, text, f"{_TEMPLATE}: a claim for each pod")
+        yield LintFinding(rules.CLAIM_SHARED, claim.path, text, f"{_TEMPLATE}: a claim for each pod")
 
 
-def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[Finding]:
+def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[LintFinding]:
     is_claim = claim.source.startswith("ResourceClaim ")
     known, others = (scope.claims, scope.templates) if is_claim else (scope.templates, scope.claims)
     if key in others:
         kind, field = ("ResourceClaimTemplate", _TEMPLATE) if is_claim else ("ResourceClaim", _CLAIM)
-        yield Finding(rules.CLAIM_KIND, claim.path, f"{key.name} is a {kind}", f"{field}: {key.name}")
+        yield LintFinding(rules.CLAIM_KIND, claim.path, f"{key.name} is a {kind}", f"{field}: {key.name}")
     elif known or scope.is_live:
         rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_PROVIDED
         where = "in the cluster" if scope.is_live else "in the files"
         text = f"{claim.source} is not {where}, in namespace {key.namespace}"
-        yield Finding(rule, claim.path, text, _find_namesake(key, known))
+        yield LintFinding(rule, claim.path, text, _find_namesake(key, known))
 
 
 def _find_namesake(key: Key, known: Iterable[Key]) -> str:
@@ -128,7 +130,7 @@ def _uses(container: JsonObject) -> Sequence[JsonObject]:
     return (container.get("resources") or {}).get("claims") or ()
 
 
-def _lint_use(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _lint_use(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[LintFinding]:
     by_name = {claim.name: claim for claim in claims}
     used: set[str] = set()
     for where, container in _containers(spec, path):
@@ -139,28 +141,28 @@ def _lint_use(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterat
             if claim is None:
                 fix = suggest(use["name"], by_name, f"claims of the pod are {', '.join(by_name) or 'none'}")
                 text = f"the pod declares no claim {show(use['name'])}"
-                yield Finding(rules.CLAIM_UNDECLARED, at, text, fix)
+                yield LintFinding(rules.CLAIM_UNDECLARED, at, text, fix)
             elif claim.spec is not None and use.get("request"):
                 yield from _find_request(use["request"], claim.spec, at)
     for claim in claims:
         if claim.name not in used:
             text = f"no container names claim {show(claim.name)}"
             fix = f"resources: {{claims: [{{name: {claim.name}}}]}} in a container"
-            yield Finding(rules.CLAIM_UNUSED, claim.path, text, fix)
+            yield LintFinding(rules.CLAIM_UNUSED, claim.path, text, fix)
 
 
-def _find_request(name: str, spec: JsonObject, path: str) -> Iterator[Finding]:
+def _find_request(name: str, spec: JsonObject, path: str) -> Iterator[LintFinding]:
     known = [request["name"] for request in claim_devices(spec).get("requests") or ()]
     if name not in known:
         fix = suggest(name, known, f"requests are {', '.join(known) or 'none'}")
-        yield Finding(rules.REQUEST_UNKNOWN, f"{path}.request", f"there is no request {show(name)}", fix)
+        yield LintFinding(rules.REQUEST_UNKNOWN, f"{path}.request", f"there is no request {show(name)}", fix)
 
 
-def _lint_network(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _lint_network(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[LintFinding]:
     networked = [claim.name for claim in claims if claim.has_network]
     if spec.get("hostNetwork") is True and networked:
         text = f"hostNetwork: true with network devices of claim {', '.join(networked)}"
-        yield Finding(
+        yield LintFinding(
             rules.HOST_NETWORK, f"{path}.hostNetwork", text, "hostNetwork: false, or drop the claim"
         )
     owners: dict[str, PodClaim] = {}
@@ -172,10 +174,10 @@ def _lint_network(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> It
                     f"claims {show(other.name)} and {show(claim.name)} both bring an interface {show(name)}"
                 )
                 fix = "give one of them another interface.name"
-                yield Finding(rules.IFNAME, claim.path, text, fix)
+                yield LintFinding(rules.IFNAME, claim.path, text, fix)
 
 
-def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[LintFinding]:
     by_name = {claim.name: claim for claim in claims}
     for where, container in _containers(spec, path):
         named = [by_name[use["name"]] for use in _uses(container) if use["name"] in by_name]
@@ -183,11 +185,11 @@ def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) ->
         security = security if isinstance(security, dict) else {}
         if named and security.get("privileged") is True:
             text = f"container {show(container['name'])} is privileged and uses claim {named[0].name}"
-            yield Finding(rules.PRIVILEGED, f"{where}.securityContext.privileged", text)
+            yield LintFinding(rules.PRIVILEGED, f"{where}.securityContext.privileged", text)
         elif any(map(_wants_memlock, named)) and not _may_lock(security):
             text = f"container {show(container['name'])} may lock no more memory than the runtime lets it"
             fix = "rdma.memlock: unlimited in the claim's parameters, or capability IPC_LOCK"
-            yield Finding(rules.MEMLOCK, where, text, fix)
+            yield LintFinding(rules.MEMLOCK, where, text, fix)
 
 
 def _wants_memlock(claim: PodClaim) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.lint import rules
-from dranet.desk.lint.rules import Finding, show, suggest
+from dranet.desk.lint.rules import LintFinding, show, suggest
 from dranet.desk.lint.scope import (
-    MAX_RESULTS,
     Alternative,
     Sample,
     Scope,
@@ -24,7 +23,7 @@ from dranet.model.attributes import CATALOGUE
 _KNOWN = frozenset(attribute.qualified for attribute in CATALOGUE)
 
 
-def lint_requests(spec: JsonObject, path: str, scope: Scope) -> Iterator[Finding]:
+def lint_requests(spec: JsonObject, path: str, scope: Scope) -> Iterator[LintFinding]:
     """Everything but selectors and parameters."""
     alternatives = list(iter_alternatives(spec, path))
     for alternative in alternatives:
@@ -36,20 +35,22 @@ def lint_requests(spec: JsonObject, path: str, scope: Scope) -> Iterator[Finding
         yield from _lint_constraint(constraint, f"{path}.devices.constraints[{number}]", alternatives, scope)
 
 
-def _find_class(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
+def _find_class(alternative: Alternative, scope: Scope) -> Iterator[LintFinding]:
     name = alternative.class_name
     if not name or name in scope.classes:
         return
     where = f"{alternative.path}.deviceClassName"
     if scope.is_live:
         fix = suggest(name, scope.classes, "kubectl get deviceclasses")
-        yield Finding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", fix)
+        yield LintFinding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", fix)
     elif scope.classes:
         fix = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
-        yield Finding(rules.CLASS_NOT_PROVIDED, where, f"DeviceClass {show(name)} is not in the files", fix)
+        yield LintFinding(
+            rules.CLASS_NOT_PROVIDED, where, f"DeviceClass {show(name)} is not in the files", fix
+        )
 
 
-def _count(alternatives: Sequence[Alternative], path: str) -> Iterator[Finding]:
+def _count(alternatives: Sequence[Alternative], path: str) -> Iterator[LintFinding]:
     """What is asked for at the least."""
     least: dict[str, int] = {}
     for one in alternatives:
@@ -57,10 +58,10 @@ def _count(alternatives: Sequence[Alternative], path: str) -> Iterator[Finding]:
         least[request] = min(least.get(request, one.number or 1), one.number or 1)
     if (total := sum(least.values())) > MAX_RESULTS:
         text = f"asks for {total} devices at the least; a claim can have {MAX_RESULTS}"
-        yield Finding(rules.TOO_MANY, f"{path}.devices.requests", text, "split it into several claims")
+        yield LintFinding(rules.TOO_MANY, f"{path}.devices.requests", text, "split it into several claims")
 
 
-def _find_unreachable(alternatives: Sequence[Alternative], spec: JsonObject) -> Iterator[Finding]:
+def _find_unreachable(alternatives: Sequence[Alternative], spec: JsonObject) -> Iterator[LintFinding]:
     for number, later in enumerate(alternatives):
         request, slash, name = later.name.partition("/")
         if not slash:
@@ -72,7 +73,7 @@ def _find_unreachable(alternatives: Sequence[Alternative], spec: JsonObject) -> 
                 text = (
                     f"alternative {name} is never chosen: {earlier.name} before it requires no more than this"
                 )
-                yield Finding(rules.ALTERNATIVE, later.path, text, "put it first, or leave it out")
+                yield LintFinding(rules.ALTERNATIVE, later.path, text, "put it first, or leave it out")
                 break
 
 
@@ -94,7 +95,7 @@ def _is_bound_no_more(earlier: Alternative, later: Alternative, spec: JsonObject
     return all(covers(requests, later.name) for requests in constraints if covers(requests, earlier.name))
 
 
-def _find_unknown_requests(spec: JsonObject, path: str, names: set[str]) -> Iterator[Finding]:
+def _find_unknown_requests(spec: JsonObject, path: str, names: set[str]) -> Iterator[LintFinding]:
     known = names | {name.partition("/")[0] for name in names}
     for kind in ("constraints", "config"):
         for number, entry in enumerate(claim_devices(spec).get(kind) or ()):
@@ -102,12 +103,12 @@ def _find_unknown_requests(spec: JsonObject, path: str, names: set[str]) -> Iter
                 if name not in known:
                     where = f"{path}.devices.{kind}[{number}].requests[{place}]"
                     fix = suggest(name, known, f"requests are {', '.join(sorted(known)) or 'none'}")
-                    yield Finding(rules.REQUEST_UNKNOWN, where, f"there is no request {show(name)}", fix)
+                    yield LintFinding(rules.REQUEST_UNKNOWN, where, f"there is no request {show(name)}", fix)
 
 
 def _lint_constraint(
     constraint: JsonObject, path: str, alternatives: Sequence[Alternative], scope: Scope
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     key = "matchAttribute" if constraint.get("matchAttribute") else "distinctAttribute"
     attribute = constraint.get(key)
     covered = [one for one in alternatives if covers(constraint.get("requests"), one.name)]
@@ -115,19 +116,19 @@ def _lint_constraint(
         return
     if len({one.name.partition("/")[0] for one in covered}) == 1 and all(one.number == 1 for one in covered):
         text = f"{key} covers one device: request {covered[0].name}"
-        yield Finding(rules.CONSTRAINT_ALONE, path, text, "name two requests, or leave it out")
+        yield LintFinding(rules.CONSTRAINT_ALONE, path, text, "name two requests, or leave it out")
     published = {name for sample in scope.devices for name in sample.attributes}
     if attribute not in _KNOWN and attribute not in published:
         if scope.devices or suggest(attribute, _KNOWN):
             fix = suggest(attribute, _KNOWN, "see docs/user/attributes.md")
-            yield Finding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", fix)
+            yield LintFinding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", fix)
     elif key == "matchAttribute" and scope.devices:
         yield from _find_never_shared(attribute, f"{path}.{key}", covered, scope)
 
 
 def _find_never_shared(
     attribute: str, path: str, covered: Sequence[Alternative], scope: Scope
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     """Only where each request has one way, whose devices are known by kind."""
     requests = [one.name.partition("/")[0] for one in covered]
     if len(set(requests)) != len(requests) or len(requests) < 2:
@@ -140,7 +141,7 @@ def _find_never_shared(
         names = ", ".join(one.name for one in covered)
         text = f"no node has devices for {names} with one value of {attribute}"
         fix = "let a claim fall back: dranet claim new writes a ladder of alternatives"
-        yield Finding(rules.NEVER_SHARED, path, text, fix)
+        yield LintFinding(rules.NEVER_SHARED, path, text, fix)
 
 
 def _values_by_node(alternative: Alternative, attribute: str, scope: Scope) -> set[tuple[str, Any]] | None:

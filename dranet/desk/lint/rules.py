@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 80
 
 
-class Severity(StrEnum):
+class LintSeverity(StrEnum):
     """How bad it is."""
 
     ERROR = "error"
@@ -30,21 +30,21 @@ class Severity(StrEnum):
     """Worth knowing; nothing is wrong."""
 
 
-class Rule(Struct, frozen=True):
+class LintRule(Struct, frozen=True):
     """One thing that is looked for."""
 
     name: str
-    severity: Severity
+    severity: LintSeverity
     finds: str
     """What it finds, as a clause of a table."""
     why: str
     """What comes of it, as a sentence."""
 
 
-class Finding(Struct, frozen=True):
+class LintFinding(Struct, frozen=True):
     """One rule broken at one place."""
 
-    rule: Rule
+    rule: LintRule
     path: str
     """The field, from the object: ``spec.devices.requests[0].exactly.count``."""
     text: str
@@ -52,7 +52,7 @@ class Finding(Struct, frozen=True):
     fix: str = ""
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> LintSeverity:
         return self.rule.severity
 
 
@@ -69,215 +69,215 @@ def show(value: object) -> str:
     return repr(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "...")
 
 
-_ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+_ERROR, _WARNING, _NOTE = LintSeverity.ERROR, LintSeverity.WARNING, LintSeverity.NOTE
 
-SHAPE = Rule(
+SHAPE = LintRule(
     "shape",
     _ERROR,
     "a field whose value has the wrong type",
     "The API server refuses the object; it is not checked further here.",
 )
-REFUSED = Rule(
+REFUSED = LintRule(
     "refused",
     _ERROR,
     "a name, a number of entries or a combination that the API does not take",
     "The API server refuses the object.",
 )
-UNKNOWN_FIELD = Rule(
+UNKNOWN_FIELD = LintRule(
     "unknown-field",
     _ERROR,
     "a field that the API does not have, often one from v1beta1",
     "kubectl refuses it, other clients drop it without a word.",
 )
-DUPLICATE = Rule(
+DUPLICATE = LintRule(
     "duplicate",
     _ERROR,
     "two objects of one kind, name and namespace",
     "The one that is applied last replaces the other.",
 )
-PARAMETERS = Rule(
+PARAMETERS = LintRule(
     "parameters",
     _ERROR,
     "opaque parameters that the driver refuses, or that the DeviceClass does not allow",
     "Prepare refuses the claim, and the pod waits until it is deleted.",
 )
-DRIVER_UNKNOWN = Rule(
+DRIVER_UNKNOWN = LintRule(
     "driver-unknown",
     _WARNING,
     "a config for a driver that is nearly ours, or that publishes nothing in the given slices",
     "No driver reads the config, and no error shows it.",
 )
-REQUEST_UNKNOWN = Rule(
+REQUEST_UNKNOWN = LintRule(
     "request-unknown",
     _ERROR,
     "a config, a constraint or a container that names a request which the claim does not have",
     "The API server refuses the claim, or the pod does not start.",
 )
-CLASS_MISSING = Rule(
+CLASS_MISSING = LintRule(
     "class-missing",
     _ERROR,
     "a DeviceClass that the cluster does not have (with --live)",
     "The pod stays Pending: no device can be chosen without the class.",
 )
-CLASS_NOT_PROVIDED = Rule(
+CLASS_NOT_PROVIDED = LintRule(
     "class-not-given",
     _NOTE,
     "a DeviceClass that is not in the files, where others are",
     "Its selectors and its policy are not looked at. It may be in the cluster.",
 )
-TOO_MANY = Rule(
+TOO_MANY = LintRule(
     "too-many-devices",
     _ERROR,
     "a claim that asks for more than 32 devices",
     "It can never be allocated.",
 )
-ALTERNATIVE = Rule(
+ALTERNATIVE = LintRule(
     "alternative-unreachable",
     _WARNING,
     "an alternative that asks for no less than one before it, under no fewer constraints",
     "Whenever it could be chosen, the earlier one is.",
 )
-CONSTRAINT_ALONE = Rule(
+CONSTRAINT_ALONE = LintRule(
     "constraint-alone",
     _WARNING,
     "a constraint over one device",
     "There is nothing to compare it with; it only demands that the attribute is there.",
 )
-CONSTRAINT_UNKNOWN = Rule(
+CONSTRAINT_UNKNOWN = LintRule(
     "constraint-unknown",
     _WARNING,
     "a constraint on an attribute that this driver does not publish and no given slice has",
     "A device without the attribute never satisfies it.",
 )
-NEVER_SHARED = Rule(
+NEVER_SHARED = LintRule(
     "constraint-never-met",
     _WARNING,
     "matchAttribute on an attribute of which the given devices never share a value",
     "No choice of devices satisfies the claim on any given node.",
 )
-SELECTOR = Rule(
+SELECTOR = LintRule(
     "selector",
     _ERROR,
     "a selector that is not CEL, or not of the device dialect",
     "The API server refuses it.",
 )
-SELECTOR_COSTS = Rule(
+SELECTOR_COSTS = LintRule(
     "selector-costs",
     _ERROR,
     "a selector that reads text or a list to its end whose length the cluster cannot know",
     "The API server takes it for too complex and refuses it: it may exceed the cost limit.",
 )
-SELECTOR_FAILS = Rule(
+SELECTOR_FAILS = LintRule(
     "selector-fails",
     _ERROR,
     "a selector that fails on a device of the given slices or captures",
     "One such device on a node is enough: the scheduler gives up the pod, whatever else is free.",
 )
-SELECTOR_MAY_FAIL = Rule(
+SELECTOR_MAY_FAIL = LintRule(
     "selector-may-fail",
     _WARNING,
     "a selector that fails on a device which leaves out an attribute",
     "One such device on a node is enough: the scheduler gives up the pod, whatever else is free.",
 )
-SELECTOR_NOT_JUDGED = Rule(
+SELECTOR_NOT_JUDGED = LintRule(
     "selector-not-judged",
     _NOTE,
     "a selector with functions that this program does not have",
     "A cluster may well evaluate it; it is not judged here.",
 )
-ATTRIBUTE_UNKNOWN = Rule(
+ATTRIBUTE_UNKNOWN = LintRule(
     "attribute-unknown",
     _WARNING,
     "an attribute that this driver does not publish and no given slice has",
     "Where it is guarded the selector never matches, elsewhere it fails.",
 )
-NO_MATCH = Rule(
+NO_MATCH = LintRule(
     "no-match",
     _WARNING,
     "a request that no device of the given slices or captures matches",
     "The pod stays Pending on the given nodes.",
 )
-OTHER_TYPE = Rule(
+OTHER_TYPE = LintRule(
     "other-type",
     _WARNING,
     "an attribute of this driver that is compared with a value of another type",
     "Nothing is converted: == is never true, and < is an error.",
 )
-CLAIM_KIND = Rule(
+CLAIM_KIND = LintRule(
     "claim-kind",
     _WARNING,
     "a pod that names as a claim what is a template, or the reverse",
     "The pod stays Pending: they are two kinds of objects.",
 )
-CLAIM_MISSING = Rule(
+CLAIM_MISSING = LintRule(
     "claim-missing",
     _ERROR,
     "a pod whose claim or template the cluster does not have (with --live)",
     "The pod stays Pending.",
 )
-CLAIM_NOT_PROVIDED = Rule(
+CLAIM_NOT_PROVIDED = LintRule(
     "claim-not-given",
     _NOTE,
     "a pod whose claim or template is not in the files, where others are",
     "It is not checked. It may be in the cluster.",
 )
-CLAIM_UNDECLARED = Rule(
+CLAIM_UNDECLARED = LintRule(
     "claim-undeclared",
     _ERROR,
     "a container that names a claim which the pod does not declare",
     "The API server refuses the pod.",
 )
-CLAIM_UNUSED = Rule(
+CLAIM_UNUSED = LintRule(
     "claim-unused",
     _WARNING,
     "a claim that no container names",
     "No container gets the files of its devices, and none waits until they are in the pod.",
 )
-CLAIM_SOURCE = Rule(
+CLAIM_SOURCE = LintRule(
     "claim-source",
     _ERROR,
     "a claim of a pod without exactly one of resourceClaimName and resourceClaimTemplateName",
     "The API server refuses the pod.",
 )
-CLAIM_SHARED = Rule(
+CLAIM_SHARED = LintRule(
     "claim-shared",
     _WARNING,
     "several pods that name one ResourceClaim",
     "They share its devices, and a network device goes to one of them; a template gives each its own.",
 )
-HOST_NETWORK = Rule(
+HOST_NETWORK = LintRule(
     "host-network",
     _WARNING,
     "a pod with hostNetwork and a network device",
     "The pod has no network namespace that a device could move to. The driver refuses to start it, unless "
     "all its devices are RDMA-only ones in shared mode.",
 )
-NODE_NAME = Rule(
+NODE_NAME = LintRule(
     "node-name",
     _WARNING,
     "a pod that comes with its nodeName and has claims",
     "The scheduler does not see it, and its claims are never allocated: the pod waits without end.",
 )
-IFNAME = Rule(
+IFNAME = LintRule(
     "interface-name",
     _ERROR,
     "two devices of a pod with one interface name",
     "The second cannot come into the pod, and the pod does not start.",
 )
-PRIVILEGED = Rule(
+PRIVILEGED = LintRule(
     "privileged",
     _NOTE,
     "a privileged container that uses a claim",
     "It reaches every device of the node, not only those of its claims.",
 )
-MEMLOCK = Rule(
+MEMLOCK = LintRule(
     "memlock",
     _NOTE,
     "a container with an RDMA device and neither CAP_IPC_LOCK nor a memlock parameter",
     "RDMA pins memory, and the runtime's default limit for locked memory is often too small for it.",
 )
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[LintRule, ...] = (
     SHAPE,
     REFUSED,
     UNKNOWN_FIELD,

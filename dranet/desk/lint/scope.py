@@ -165,10 +165,6 @@ def _qualify(name: str, driver: str) -> str:
     return name if "/" in name else f"{driver}/{name}"
 
 
-MAX_RESULTS = 32
-"""Devices of one claim."""
-
-
 class Key(NamedTuple):
     """Which object; cluster-scoped ones have no namespace."""
 

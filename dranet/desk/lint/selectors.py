@@ -19,7 +19,7 @@ from dranet.desk.cel import DeviceSelector, DeviceValues
 from dranet.desk.cel.uses import Use
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
-from dranet.desk.lint.rules import Finding, Rule, suggest
+from dranet.desk.lint.rules import LintFinding, LintRule, suggest
 from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, make_samples
 from dranet.model.attributes import CATALOGUE
 
@@ -101,13 +101,13 @@ _literals = lru_cache(maxsize=1024)(DeviceSelector.find_literals)
 """Each of them once: a class is asked about by every request that names it."""
 
 
-def lint_class_selectors(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+def lint_class_selectors(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     """Lint the selectors of a DeviceClass, which are evaluated for every device of a node."""
     placed = yield from _compile(body.get("spec") or {}, "spec", scope)
     yield from _find_failures(placed, scope, class_is_known=True)
 
 
-def lint_request_selectors(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
+def lint_request_selectors(alternative: Alternative, scope: Scope) -> Iterator[LintFinding]:
     """Lint the selectors of a request; they only see devices that those of its class accept."""
     own = yield from _compile(alternative.demand, alternative.path, scope)
     of_class, is_known = class_selectors(alternative.class_name, scope)
@@ -116,7 +116,7 @@ def lint_request_selectors(alternative: Alternative, scope: Scope) -> Iterator[F
         yield from _find_failures(placed, scope, is_known)
     if scope.devices and is_known and placed and not any(match_all(placed, one) for one in scope.devices):
         why = f"request {alternative.name}: none of the {len(scope.devices)} given devices matches"
-        yield Finding(rules.NO_MATCH, alternative.path, why, "see which selector: dranet explain claim")
+        yield LintFinding(rules.NO_MATCH, alternative.path, why, "see which selector: dranet explain claim")
 
 
 def class_selectors(name: str, scope: Scope) -> tuple[tuple[Placed, ...], bool]:
@@ -161,7 +161,7 @@ def find_passing(placed: Sequence[Placed], driver: str) -> list[Sample]:
 # --- what is written -----------------------------------------------------------------------------------
 
 
-def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, None, list[Placed]]:
+def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[LintFinding, None, list[Placed]]:
     """Yields what is wrong, returns what compiles."""
     placed: list[Placed] = []
     for number, expression in enumerate(expressions(owner)):
@@ -171,7 +171,7 @@ def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, N
             uses = _uses(selector)
         except CelError as error:
             rule = rules.SELECTOR_NOT_JUDGED if isinstance(error, NotJudged) else rules.SELECTOR
-            yield Finding(rule, where, error.message, error.hint or find_fix(expression, error.message))
+            yield LintFinding(rule, where, error.message, error.hint or find_fix(expression, error.message))
             continue
         placed.append(Placed(where, selector))
         yield from _find_unknown(uses, where, scope)
@@ -179,11 +179,13 @@ def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, N
         function = _unsized(selector)
         if function:
             text = f"{function} of what may be of any length: orValue(), value(), or an element of a list"
-            yield Finding(rules.SELECTOR_COSTS, where, text, "has(...) && ..., or has(...) ? ... : a default")
+            yield LintFinding(
+                rules.SELECTOR_COSTS, where, text, "has(...) && ..., or has(...) ? ... : a default"
+            )
     return placed
 
 
-def _find_unknown(uses: Sequence[Use], where: str, scope: Scope) -> Iterator[Finding]:
+def _find_unknown(uses: Sequence[Use], where: str, scope: Scope) -> Iterator[LintFinding]:
     """Find attributes in our domains that no device has. Names of capacities and other drivers are not
     checked."""
     published = {name for sample in scope.devices for name in sample.attributes}
@@ -194,10 +196,12 @@ def _find_unknown(uses: Sequence[Use], where: str, scope: Scope) -> Iterator[Fin
             continue
         if domain not in _DOMAINS and not (domain == scope.driver or _is_near(domain)):
             continue
-        yield Finding(rules.ATTRIBUTE_UNKNOWN, where, f"no device has {qualified}", _fix_name(domain, name))
+        yield LintFinding(
+            rules.ATTRIBUTE_UNKNOWN, where, f"no device has {qualified}", _fix_name(domain, name)
+        )
 
 
-def _find_other_types(selector: DeviceSelector, where: str) -> Iterator[Finding]:
+def _find_other_types(selector: DeviceSelector, where: str) -> Iterator[LintFinding]:
     """Find attributes of ours compared with a literal of a type that they never have."""
     for use, literal, _ in _literals(selector):
         attribute = _NAMES.get(f"{use.domain}/{use.name}")
@@ -206,7 +210,7 @@ def _find_other_types(selector: DeviceSelector, where: str) -> Iterator[Finding]
         kind = attribute.python_type
         if type(literal) not in (kind, float if kind is int else kind):
             text = f"{attribute.qualified} is {_WORDS[kind][0]}, and compared with {_WORDS[type(literal)][0]}"
-            yield Finding(rules.OTHER_TYPE, where, text, _WORDS[kind][1])
+            yield LintFinding(rules.OTHER_TYPE, where, text, _WORDS[kind][1])
 
 
 def _is_near(domain: str) -> bool:
@@ -227,7 +231,7 @@ def _fix_name(domain: str, name: str) -> str:
 # --- what is tried -------------------------------------------------------------------------------------
 
 
-def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool) -> Iterator[Finding]:
+def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool) -> Iterator[LintFinding]:
     """One finding for each selector: a real device that breaks it, else made-up ones."""
     reported: set[str] = set()
     rule = rules.SELECTOR_FAILS if class_is_known else rules.SELECTOR_MAY_FAIL
@@ -241,7 +245,7 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
             yield _fails(*broken, sample, rule, unless)
     wanted = _wanted_values([one.selector for one in placed])
     causes: dict[str, dict[str, str]] = {}
-    unjudged: dict[str, Finding] = {}
+    unjudged: dict[str, LintFinding] = {}
     for sample in make_samples(scope.driver):
         if sample.kind is None and not class_is_known:
             continue
@@ -258,19 +262,21 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
     yield from (finding for path, finding in unjudged.items() if path not in causes)
 
 
-def _fails(one: Placed, error: CelError, sample: Sample, rule: Rule, unless: str) -> Finding:
+def _fails(one: Placed, error: CelError, sample: Sample, rule: LintRule, unless: str) -> LintFinding:
     if isinstance(error, NotJudged):
-        return Finding(rules.SELECTOR_NOT_JUDGED, one.path, f"on {_name(sample)}: {error.cause}", error.hint)
+        return LintFinding(
+            rules.SELECTOR_NOT_JUDGED, one.path, f"on {_name(sample)}: {error.cause}", error.hint
+        )
     text = f"fails on {_name(sample)}: {error.cause}{unless}"
-    return Finding(rule, one.path, text, _fix(error.cause))
+    return LintFinding(rule, one.path, text, _fix(error.cause))
 
 
-def _may_fail(path: str, causes: Mapping[str, str], class_is_known: bool) -> Finding:
+def _may_fail(path: str, causes: Mapping[str, str], class_is_known: bool) -> LintFinding:
     failures = [f"on {sample}: {cause}" for cause, sample in causes.items()]
     more = f" (and {len(failures) - 2} more)" if len(failures) > 2 else ""
     unless = "" if class_is_known else ", unless the class turns it down"
     text = f"fails {'; '.join(failures[:2])}{more}{unless}"
-    return Finding(rules.SELECTOR_MAY_FAIL, path, text, _fix(next(iter(causes))))
+    return LintFinding(rules.SELECTOR_MAY_FAIL, path, text, _fix(next(iter(causes))))
 
 
 def _fix(cause: str) -> str:

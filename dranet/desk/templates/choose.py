@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dranet.claims.pairing import level, rank
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.candidates import (
     Candidates,
@@ -26,7 +26,7 @@ from dranet.desk.templates.candidates import (
 )
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
 from dranet.desk.templates.relations import ANY, Relation, find_relations, gpu_address_attribute
-from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
+from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.shapes import (
     RequestDefaults,
     Shape,
@@ -44,7 +44,7 @@ from dranet.model.distance import Distance
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ShapeAttempt:
     """One shape, on one node of each make; ``fault`` where it was not even tried."""
 
     shape: Shape
@@ -73,8 +73,8 @@ class Choice:
 
     hardware: Hardware
     candidates: Candidates
-    attempt: Attempt
-    tried: tuple[Attempt, ...]
+    attempt: ShapeAttempt
+    tried: tuple[ShapeAttempt, ...]
     """In their order, the chosen one among them."""
     relations: tuple[Relation, ...]
     classes: tuple[JsonObject, ...]
@@ -142,7 +142,7 @@ def _try_all(
     nodes: Sequence[NodeHardware],
     relations: Sequence[Relation],
     classes: Mapping[str, JsonObject],
-) -> Iterator[Attempt]:
+) -> Iterator[ShapeAttempt]:
     """The simplest shapes first, until one is always right."""
     for shape in _shapes(candidates, hardware, nodes, relations):
         attempt = _attempt(shape, candidates.request, nodes, classes)
@@ -151,7 +151,7 @@ def _try_all(
             return
 
 
-def _no_shape(candidates: Candidates, attempt: Attempt) -> NotAvailable:
+def _no_shape(candidates: Candidates, attempt: ShapeAttempt) -> NotAvailable:
     why = attempt.fault or next((t.refusal for t in attempt.trials if t.refusal), "")
     hint = "ask for fewer devices" if attempt.fault else ""
     return NotAvailable(f"no claim for {candidates.request.title} can be written: {why}", hint=hint)
@@ -168,16 +168,16 @@ def _makes(nodes: Sequence[NodeHardware]) -> tuple[tuple[NodeHardware, tuple[str
 
 def _attempt(
     shape: Shape, request: ClaimRequest, nodes: Sequence[NodeHardware], classes: Mapping[str, JsonObject]
-) -> Attempt:
+) -> ShapeAttempt:
     if shape.fault:
-        return Attempt(shape, fault=shape.fault)
+        return ShapeAttempt(shape, fault=shape.fault)
     takes_all = request.per_node and not request.rails
     numbers = [
         (len(n.gpus) if request.gpus else 0, len(n.nics)) if takes_all else (request.gpus, request.nics)
         for n in nodes
     ]
     pairs = zip(nodes, numbers, strict=True)
-    return Attempt(shape, tuple(try_shape(shape, node, classes, *wanted) for node, wanted in pairs))
+    return ShapeAttempt(shape, tuple(try_shape(shape, node, classes, *wanted) for node, wanted in pairs))
 
 
 def _shapes(

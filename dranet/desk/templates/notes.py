@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
-from dranet.desk.templates.choose import Attempt, Choice
+from dranet.desk.templates.choose import Choice, ShapeAttempt
 from dranet.desk.templates.hardware import NodeHardware
 from dranet.desk.templates.request import count, listed
 from dranet.desk.templates.shapes import shares_memory
@@ -224,7 +224,7 @@ def _tried(choice: Choice) -> Iterator[str]:
         yield f"{attempt.shape.title}{chosen}: {_describe_attempt(attempt)}."
 
 
-def _describe_attempt(attempt: Attempt) -> str:
+def _describe_attempt(attempt: ShapeAttempt) -> str:
     if attempt.fault:
         return attempt.fault
     return "; ".join(f"{trial.node}: {_result(trial)}" for trial in attempt.trials)

@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES
 from dranet.desk.templates import selectors
 from dranet.desk.templates.hardware import ADDRESSES, NUMA_NODES, NodeHardware, Spot, text_of
-from dranet.desk.templates.request import MAX_ALTERNATIVES
 from dranet.model import attributes as a
 
 _Key = Callable[[Spot], object]

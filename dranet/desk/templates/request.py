@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MAX_RESULTS = 32
-"""Devices in one claim (``resource.k8s.io/v1``)."""
-MAX_ENTRIES = 32
-"""Requests, constraints and configs in one claim."""
-MAX_ALTERNATIVES = 8
-"""Alternatives in one request."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:

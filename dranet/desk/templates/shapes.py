@@ -19,10 +19,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.relations import Group, Relation
-from dranet.desk.templates.request import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, ClaimRequest, count
+from dranet.desk.templates.request import ClaimRequest, count
 from dranet.model.distance import Distance
 
 

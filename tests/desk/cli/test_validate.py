@@ -482,4 +482,4 @@ def test_the_help_names_the_exit_codes() -> None:
     with redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
         main(("validate", "--help"))
 
-    assert "Exit code: 0 when there are no errors, 1 when" in " ".join(shown.getvalue().split())
+    assert "Exit code: 0 without errors, 1 with an error" in " ".join(shown.getvalue().split())

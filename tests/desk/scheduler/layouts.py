@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from dranet.cluster.slice_plan import Feature, withhold
-from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
+from dranet.desk.kubeapi.objects import MAX_RESULTS
+from dranet.desk.templates.request import ClaimRequest
 from tests.data.layouts import LAYOUTS
 from tests.desk.scheduler.cases import EVERYTHING, NAMESPACE, Json
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world

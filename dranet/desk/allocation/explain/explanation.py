@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -192,12 +192,9 @@ class Explanation:
     remarks: tuple[str, ...] = ()
     """What to know of the answer."""
 
-    def ending_in(self, *endings: AttemptResult) -> Iterator[NodeGroup]:
-        return (group for group in self.groups if group.report.ending in endings)
-
 
 def group_reports(reports: Iterable[NodeReport]) -> list[list[NodeReport]]:
-    """Stories that differ in names and values only, together."""
+    """Group reports that differ only in names and values."""
     groups: dict[object, list[NodeReport]] = {}
     for report in reports:
         groups.setdefault(_outline(report), []).append(report)
