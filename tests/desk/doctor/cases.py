@@ -187,7 +187,7 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
         (with_tuning(huge_pages=(HugePages(0, 2048, 512), HugePages(1, 2048, 0))), NOTE, "0 on node 1"),
     ),
     "irqbalance": ((with_host(processes=(*(HOST.processes or ()), Process(7, "irqbalance"))), NOTE, "runs"),),
-    "clock-adrift": ((with_tuning(clock_is_synchronised=False), NOTE, "nobody"),),
+    "clock-adrift": ((with_tuning(clock_is_synchronised=False), NOTE, "not synchronised"),),
     "not-visible": (
         (with_host(unseen=(Unseen("the node's processes", "another process namespace"),)), NOTE, "processes"),
         (with_host(runtime=None), NOTE, "the runtime's configuration"),
