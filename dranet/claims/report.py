@@ -92,24 +92,24 @@ def report_attached(driver: str, prepared: PreparedDevice, link: AttachedLink | 
     )
 
 
-def add_verdict(status: DeviceStatus, verdict: Verdict) -> DeviceStatus:
+def add_alignment(status: DeviceStatus, alignment: Verdict) -> DeviceStatus:
     """Add the alignment verdict to the status of an attached device."""
-    known = {**status.data, "alignment": build_alignment(verdict)}
+    known = {**status.data, "alignment": build_alignment(alignment)}
     return replace(
         status,
-        conditions=(*status.conditions, build_condition(verdict)),
+        conditions=(*status.conditions, build_condition(alignment)),
         data={key: known[key] for key in DATA_KEYS if key in known},
     )
 
 
-def has_verdict(entry: JsonObject, *, certain: bool = False) -> bool:
+def has_alignment(entry: JsonObject, *, certain: bool = False) -> bool:
     """Whether an entry of the claim's status has an alignment verdict; ``certain``: one other than
     Unknown."""
     found = [c for c in entry.get("conditions") or () if c.get("type") == ConditionType.ALIGNED]
     return any(not certain or condition.get("status") in ("True", "False") for condition in found)
 
 
-def keep_verdict(status: DeviceStatus, entry: JsonObject) -> DeviceStatus:
+def keep_alignment(status: DeviceStatus, entry: JsonObject) -> DeviceStatus:
     """Keep the alignment verdict of the existing entry."""
     found = [c for c in entry.get("conditions") or () if c.get("type") == ConditionType.ALIGNED]
     kept = (

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dranet.claims.alignment import Better, Candidate, Measured, Verdict
 from dranet.claims.report import (
     DATA_KEYS,
-    add_verdict,
+    add_alignment,
     find_attached,
     report_attach_failed,
     report_attached,
@@ -320,7 +320,7 @@ def every_status() -> Iterator[DeviceStatus]:
         yield report_release_failed("dra.net", prepared, ERROR)
         attached = report_attached("dra.net", prepared, None)
         for verdict in verdicts if prepared.plan is not None else ():
-            judged = add_verdict(attached, verdict)
+            judged = add_alignment(attached, verdict)
             yield from (judged, report_lease_lost(judged, ERROR))
     yield report_prepare_failed(AllocationResult("nic", "dra.net", "p", "d"), ERROR)
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.alignment import Better, Candidate, Verdict
-from dranet.claims.report import add_verdict
+from dranet.claims.report import add_alignment
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
@@ -65,7 +65,7 @@ class Node:
         """The verdict, on whatever is in its pod."""
         del existing
         return [
-            add_verdict(status, self.verdict)
+            add_alignment(status, self.verdict)
             if self.verdict is not None and status.interface_name
             else status
             for status in statuses

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from dranet.claims.alignment import Candidate, Verdict, judge_pod
-from dranet.claims.report import add_verdict, has_verdict, keep_verdict
+from dranet.claims.report import add_alignment, has_alignment, keep_alignment
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.client import JsonObject
 from dranet.driver.alignment.pod_gpus import PodGpus
@@ -103,7 +103,7 @@ class Verdicts:
         if any(_key_of(status) in known for status in statuses):
             self._left.add(claim.ref.uid)
             return [
-                keep_verdict(status, known.get(_key_of(status), {})) if _is_attached(status) else status
+                keep_alignment(status, known.get(_key_of(status), {})) if _is_attached(status) else status
                 for status in statuses
             ]
         self._own.add(claim.ref.uid)
@@ -114,7 +114,7 @@ class Verdicts:
             for position, prepared in enumerate(record.devices)
         }
         return [
-            add_verdict(status, verdict)
+            add_alignment(status, verdict)
             if _is_attached(status)
             and (verdict := by_device.get((status.pool, status.device, status.share_id))) is not None
             else status
@@ -127,7 +127,7 @@ class Verdicts:
         is_awaited = self.gpus.is_awaited(record.pod.uid)
         if not is_awaited and not self._is_patient(record):
             return {}
-        return {key_of(entry): entry for entry in existing if has_verdict(entry, certain=not is_awaited)}
+        return {key_of(entry): entry for entry in existing if has_alignment(entry, certain=not is_awaited)}
 
     def _is_patient(self, record: PreparedClaim) -> bool:
         return record.claim.uid not in self._own and self.gpus.may_learn(record.pod.uid)

@@ -51,7 +51,7 @@ class IpvlanConfig(Part):
         examples=["l3"],
     )
     flag: Literal["bridge", "private", "vepa"] = Field(
-        default="bridge", description="who reaches whom, as for macvlan", examples=["bridge"]
+        default="bridge", description="which links reach each other, as for macvlan", examples=["bridge"]
     )
 
 
