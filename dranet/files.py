@@ -1,4 +1,4 @@
-"""The driver's own files and folders, safe where somebody else has been there first.
+"""The driver's own files and folders, safe even if another program has been there first.
 
 Folders that a setting names are followed wherever they lead: they are the operator's word. What the driver
 makes *below* them has names of its own, and is opened without following a symbolic link, without waiting for
@@ -21,7 +21,7 @@ FILE_MODE = 0o600
 UMASK = 0o077
 """Of the whole process: what is made without a word about its mode is for its owner alone."""
 
-_ANYBODY = 0o777
+_ALL_RIGHTS = 0o777
 _KINDS = (
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISDIR, "a folder"),
@@ -33,21 +33,22 @@ _KINDS = (
 
 
 class NotOurs(OSError):
-    """Something lies under a name of the driver's that the driver does not make there; ``strerror`` says
-    where, what it is, and the mend."""
+    """A name of the driver's is taken by something that the driver does not make there; ``strerror`` names
+    the place, what it is, and the remedy."""
 
     def __init__(self, what: str, path: Path) -> None:
-        told = f"{path} is {what}, which the driver did not make: move it away"
-        super().__init__(errno.EPERM, told, str(path))
+        super().__init__(
+            errno.EPERM, f"{path} is {what}, which the driver did not make: move it away", str(path)
+        )
 
 
 def make_folder(folder: Path, mode: int = FOLDER_MODE, *, is_setting: bool = False) -> None:
     """Make a folder of the driver's own, or take the rights away from it that ``mode`` does not give.
 
-    ``is_setting``: the operator has named it, so it may be reached by a link, and its parents are made, too.
+    ``is_setting``: the operator has named it, so it may be reached by a link, and its parents are also made.
 
     Raises:
-        NotOurs: it is no folder, or belongs to another user, who could put anything there.
+        NotOurs: it is no folder, or belongs to another user, which could put anything there.
         OSError: the disk refuses.
     """
     if is_setting:
@@ -65,7 +66,7 @@ def _tighten(folder: Path, mode: int, found: os.stat_result) -> None:
         raise NotOurs(_kind(found.st_mode), folder)
     if found.st_uid != os.geteuid():
         raise NotOurs(f"a folder of user {found.st_uid}", folder)
-    if found.st_mode & _ANYBODY & ~mode:
+    if found.st_mode & _ALL_RIGHTS & ~mode:
         folder.chmod(found.st_mode & mode)
 
 
@@ -87,14 +88,14 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     ``flags`` as in ``open(2)``; ``O_TRUNC`` would come before the look at what it is.
 
     Raises:
-        NotOurs: something else lies there.
+        NotOurs: something else is there.
         OSError: as ``open(2)``.
     """
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags | safe, mode)
     except OSError:
-        _check_file(path)  # says better what is in the way
+        _check_file(path)  # names what is in the way
         raise
     try:
         _check_kind(os.fstat(descriptor), path)
@@ -151,7 +152,7 @@ def tighten_file(path: Path, mode: int = FILE_MODE) -> None:
     except FileNotFoundError:
         return
     _check_kind(found, path)
-    if found.st_mode & _ANYBODY & ~mode:
+    if found.st_mode & _ALL_RIGHTS & ~mode:
         path.chmod(found.st_mode & mode)
 
 
@@ -199,7 +200,7 @@ def remove_file(path: Path) -> None:
     """Remove a file of the driver's own; nothing there is fine.
 
     Raises:
-        NotOurs: something else lies there, and stays.
+        NotOurs: something else is there, and stays.
         OSError: the disk refuses.
     """
     _check_file(path)
@@ -207,12 +208,12 @@ def remove_file(path: Path) -> None:
 
 
 def hint_for(error: OSError, otherwise: str) -> str:
-    """The mend of an error; :class:`NotOurs` says its own."""
+    """The hint for an error; :class:`NotOurs` contains its own."""
     return "" if isinstance(error, NotOurs) else otherwise
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file lies there. A disk that does not answer has none."""
+    """Whether a regular file is there. A disk that does not answer has none."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -1,8 +1,8 @@
 """Locks that reach across processes: two instances of the driver on one node share its folders.
 
 The kernel keeps them with an open file description and drops them when the process ends, however it ends
-(``flock(2)``; ``fcntl(2)``, "Open file description locks"). Lock files stay: who removed one would let a
-third process lock a new file of the same name while a second one waits on the old. All is taken without
+(``flock(2)``; ``fcntl(2)``, "Open file description locks"). Lock files stay: if one were removed, a
+third process could lock a new file of the same name while a second one waits on the old. All is taken without
 blocking and asked for again until a deadline, because the kernel's own wait has none.
 """
 
@@ -33,15 +33,15 @@ _FLOCK = struct.Struct("hhqqi0q")
 
 
 class FileLock:
-    """An ``flock(2)`` on one file, shared or exclusive, for who holds it alone in its own process.
+    """An ``flock(2)`` on one file, shared or exclusive.
 
-    Not for several threads: they take a lock of their process first. The file is opened once and stays open
-    until :meth:`close`; when somebody has put another one in its place, that is opened.
+    Not thread-safe: threads must first hold an in-process lock. The file is opened once and stays open
+    until :meth:`close`; when another file has taken its place, that one is opened.
     """
 
     pod_uid: ClassVar[str] = ""
-    """Of this process, which sets it when it starts, for the messages of who waits for its locks: a process
-    id means nothing in another container. Empty: in no pod."""
+    """Of this process, which sets it when it starts, for the messages of processes that wait for its locks: a
+    process id means nothing in another container. Empty: in no pod."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,9 +61,9 @@ class FileLock:
             return True
 
     def try_acquire(self, *, shared: bool = False) -> bool:
-        """Take the lock if it is free; who has it already keeps it as it is, shared or not.
+        """Take the lock if it is free; a lock that is already held stays as it is, shared or not.
 
-        Who has it alone writes its process id and pod into the file, for :meth:`describe_holder`.
+        An exclusive holder writes its process id and pod into the file, for :meth:`describe_holder`.
 
         Raises:
             StoreError: the file cannot be opened or locked.
@@ -126,12 +126,12 @@ class FileLock:
 
     def read_holder(self) -> int | None:
         """Process id of the last one that had the lock alone, for messages: in a container of its own it is
-        another process's number here. ``None`` where nobody has had it."""
+        another process's number here. ``None`` if it was never held."""
         pid, _ = self._read_holder()
         return int(pid) if pid.isdecimal() else None
 
     def describe_holder(self) -> str:
-        """``process 7``, or ``process 7 of pod UID``; empty where nobody has had it."""
+        """``process 7``, or ``process 7 of pod UID``; empty if it was never held."""
         pid, pod_uid = self._read_holder()
         return f"process {pid}{pod_uid and f' of pod {pod_uid}'}" if pid.isdecimal() else ""
 
@@ -146,9 +146,9 @@ class FileLock:
 
 
 def is_lock_held(path: Path) -> bool:
-    """Whether another process holds this lock. Looking makes no file: where there is none, nobody does.
+    """Whether another process holds this lock. Looking makes no file: without a file the lock is free.
 
-    Takes the lock together with others for a moment, so who wants it alone asks more than once.
+    Shares the lock for a moment, so a process that wants it exclusively asks more than once.
 
     Raises:
         StoreError: the file cannot be opened or locked.
@@ -184,7 +184,7 @@ class NamedLocks:
     async def hold(self, names: Iterable[str]) -> AsyncIterator[None]:
         """Hold the locks of all names, taken in one order, so that two batches cannot block each other.
 
-        Waits without blocking the loop for as long as it takes; cancel it to give up.
+        Waits without blocking the loop and without a limit; cancel it to give up.
 
         Raises:
             StoreError: the file cannot be opened or locked.
@@ -198,7 +198,7 @@ class NamedLocks:
                 os.close(fd)
 
     def is_held(self, name: str) -> bool:
-        """Whether anybody holds the lock of that name, in this process or another.
+        """Whether the lock of that name is held, in this process or another.
 
         Raises:
             StoreError: the file cannot be opened or asked.

@@ -1,8 +1,8 @@
-"""glibc's allocator, told that this program's threads share one lock anyway.
+"""Settings of glibc's allocator for a program whose threads share one lock anyway.
 
 By default threads get heaps of their own, up to eight for each CPU core, so that none waits for another; ours
 take turns at Python's lock. And what is freed below something that lives on stays with the process until
-somebody asks for it: a scan of a thousand links leaves a megabyte of holes.
+it is trimmed: a scan of a thousand links leaves a megabyte of holes.
 
 Another C library (musl) knows none of this, and then nothing is done. See ``mallopt(3)``, ``malloc_trim(3)``.
 """

@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Iterable
 
-from dranet.driver.captured import CapturedFacts
 from dranet.driver.protected_addresses import OWN_ADDRESS
-from dranet.driver.publish import FactsReader
+from dranet.driver.publish import CapturedFacts, FactsReader
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress

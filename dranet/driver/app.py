@@ -5,9 +5,9 @@ that are prepared but not yet running, then kubelet, runtime, reports, store; al
 ``ending`` gives. Slices stay published: a quick restart keeps them, and the kubelet wipes them after 30 s if
 we do not come back.
 
-Two instances may overlap on a node (``driver.instances``): both answer the kubelet and the runtime, the
-duties are of one. Who leaves then refuses nobody: it waits until the other is ready, and serves what
-still comes.
+Two instances may overlap on a node (``driver.instances``): both answer the kubelet and the runtime, and one
+of them leads. The one that leaves refuses no call: it waits until the other is ready, and serves what still
+comes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from typing import Any
 from dranet import __version__
 from dranet.cluster.client import ApiClient
 from dranet.driver.assembly import Services, assemble
-from dranet.driver.captured import CapturedFacts
 from dranet.driver.executor import DriverExecutor
 from dranet.driver.instances.leader import InstanceState
-from dranet.driver.publish import FactsReader
+from dranet.driver.publish import CapturedFacts, FactsReader
 from dranet.driver.shutdown import MAIN_TASK, Shutdown
 from dranet.errors import DranetError, KernelError
 from dranet.kernel.discovery.scan import NodeScanner
@@ -41,7 +40,7 @@ log = logging.getLogger(__name__)
 CANCEL_AGAIN_SECONDS = 0.5
 LOOK_SECONDS = 0.02
 RUNTIME_SECONDS = 5.0
-"""How long an instance beside another waits for the runtime before it registers with the kubelet."""
+"""How long an instance that is not alone waits for the runtime before it registers with the kubelet."""
 WORKER_THREADS = 4
 """For blocking kernel and disk work, which one lock serialises for the most part."""
 
@@ -132,7 +131,7 @@ class Driver:
                 tasks.create_task(self._services.node_devices.run(), name="slices of others"),
                 tasks.create_task(self._services.gpu_inquiry.run(), name="whose the GPUs are"),
                 tasks.create_task(self._services.health.run(), name="health"),
-                tasks.create_task(self._services.leadership.run(self._do_duties), name="hand-over"),
+                tasks.create_task(self._services.leadership.run(self._lead), name="hand-over"),
             ]
             if self._services.ready_file is not None:
                 background.append(tasks.create_task(self._services.ready_file.run(), name="ready file"))
@@ -142,15 +141,15 @@ class Driver:
             await self._services.drain.run(self._services.settings.drain_seconds)
             await _end(background)
 
-    async def _do_duties(self) -> None:
-        """What one instance of the node does for all, for ever."""
+    async def _lead(self) -> None:
+        """Do what one instance of the node does for all, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._services.publisher.run(), name="publish: slices")
             tasks.create_task(self._services.leases.run(), name="leases")
             tasks.create_task(self._services.reconcile.run_regularly(), name="reconcile: regularly")
 
     async def _prepare_state(self) -> None:
-        """Before anybody can call: put aside what a reboot made void, and see the node once.
+        """Before the first call: remove what a reboot made void, and scan the node once.
 
         While a node boots, its tables may change too fast to be read. Prepare and publish scan again.
         """
@@ -195,14 +194,14 @@ class Driver:
 
 async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
     """Do ``work``, unless ``stop`` is set before it has ended. What hangs in a thread then goes on there."""
-    told, working = asyncio.create_task(stop.wait()), asyncio.create_task(work, name="start")
+    stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(work, name="start")
     try:
-        await asyncio.wait({told, working}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopped, working}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             working.result()
         return not stop.is_set()
     finally:
-        await _end({told, working})
+        await _end({stopped, working})
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -223,7 +222,7 @@ def _first(error: Exception) -> Exception:
 
 
 def _settle_memory() -> None:
-    """What start-up made lives for ever: no collection has to look at it again."""
+    """Exempt the objects of the start from garbage collection: they live as long as the process."""
     gc.collect()
     gc.freeze()
 

@@ -36,27 +36,24 @@ from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
-from dranet.driver.metrics.reading import CounterReader
-from dranet.driver.metrics.scrape import Scraper, set_up_gauges
-from dranet.driver.metrics.snapshot import take_snapshot
+from dranet.driver.metrics.scrape import set_up_gauges
+from dranet.driver.port import PortSources, build_port
 from dranet.driver.prepare import PrepareListeners, Preparer, PrepareSources
-from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.readiness import Readiness, ReadyFile
-from dranet.driver.probes.server import PortContent, ProbeServer
-from dranet.driver.probes.tls import TlsFiles, open_tls
+from dranet.driver.probes.server import ProbeServer
+from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reassign import ClaimReassigner
 from dranet.driver.recent_events import RecentEvents
-from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop, Reconcilers
-from dranet.driver.reconcile.pods import PodReconciler
+from dranet.driver.reconcile.pods import ActionLog, PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.driver.release import ClaimState
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
-from dranet.driver.status_page.source import PageSource, StatusSources
+from dranet.driver.status_page.source import StatusSources
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import Reason
@@ -71,7 +68,7 @@ from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.cdi import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import Authentication, DeviceMetrics, PublishGpus, Settings
+from dranet.settings import PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
@@ -140,6 +137,16 @@ class _Assembly:
         self._metrics = metrics
         self._boot_id = read_boot_id(settings.procfs_root)
         self._loop = asyncio.get_running_loop()
+        self._gate = StartGate(settings.state_dir)
+        self._windows = StartWindows(self._gate)
+        self._cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
+        self._runtime_view = RuntimeView()
+        self._snapshots = SnapshotQueue()
+        self._recent_events = RecentEvents()
+        self.node_devices = NodeDevices(client, settings.driver_name, settings.node_name)
+        self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
+        self.pod_links = PodLinks(self._note_pod_change)
+        self._tls = open_tls(settings)
 
     # --- what is kept: records, gates, files of containers ---
 
@@ -151,18 +158,6 @@ class _Assembly:
             on_trouble=self._note_store_trouble,
             on_write=self._metrics.store.write_seconds.observe,
         )
-
-    @cached_property
-    def _gate(self) -> StartGate:
-        return StartGate(self.settings.state_dir)
-
-    @cached_property
-    def _windows(self) -> StartWindows:
-        return StartWindows(self._gate)
-
-    @cached_property
-    def _cdi(self) -> CdiSpecs:
-        return CdiSpecs(self.settings.cdi_dir, self.settings.driver_name)
 
     @cached_property
     def _metadata(self) -> DeviceMetadata:
@@ -258,10 +253,6 @@ class _Assembly:
     # --- GPUs: which driver serves them, which pods have them, how they are aligned ---
 
     @cached_property
-    def node_devices(self) -> NodeDevices:
-        return NodeDevices(self._client, self.settings.driver_name, self.settings.node_name)
-
-    @cached_property
     def gpu_inquiry(self) -> GpuInquiry:
         return GpuInquiry(
             partial(fetch_node, self._client, self.settings.node_name),
@@ -288,10 +279,6 @@ class _Assembly:
                 ask=self.gpu_inquiry.ask,
             ),
         )
-
-    @cached_property
-    def _gpu_containers(self) -> GpuContainers:
-        return GpuContainers(self.settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
 
     @cached_property
     def _pod_gpus(self) -> PodGpus:
@@ -321,10 +308,6 @@ class _Assembly:
         )
 
     # --- reports: status, Events, recent events ---
-
-    @cached_property
-    def _recent_events(self) -> RecentEvents:
-        return RecentEvents()
 
     @cached_property
     def reporter(self) -> Reporter:
@@ -369,6 +352,7 @@ class _Assembly:
 
     @cached_property
     def _preparer(self) -> Preparer:
+        work = WorkLocks(self.store.folder)
         return Preparer(
             driver_name=self.settings.driver_name,
             boot_id=self._boot_id,
@@ -381,13 +365,7 @@ class _Assembly:
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
-            state=ClaimState(
-                self.store,
-                self.attachments,
-                self.leases,
-                self._container_files,
-                WorkLocks(self.store.folder),
-            ),
+            state=ClaimState(self.store, self.attachments, self.leases, self._container_files, work),
             announcer=self._announcer,
             metrics=self._metrics,
             listeners=PrepareListeners(self._look_again, self._note_held),
@@ -463,19 +441,7 @@ class _Assembly:
             self._metrics.attach,
         )
 
-    @cached_property
-    def pod_links(self) -> PodLinks:
-        return PodLinks(self._note_pod_change)
-
     # --- reconcile: records against runtime, kernel, files and API server ---
-
-    @cached_property
-    def _runtime_view(self) -> RuntimeView:
-        return RuntimeView()
-
-    @cached_property
-    def _snapshots(self) -> SnapshotQueue:
-        return SnapshotQueue()
 
     @cached_property
     def _actions(self) -> ActionLog:
@@ -569,41 +535,13 @@ class _Assembly:
         return ReadyFile(file, self.readiness.read) if file else None
 
     @cached_property
-    def _tls(self) -> TlsFiles | None:
-        return open_tls(self.settings)
-
-    @cached_property
     def _features(self) -> Features:
         return Features(self.settings, self.publisher, self.kubelet, self.nri, self._gpus)
 
     @cached_property
     def probes(self) -> ProbeServer:
-        settings = self.settings
-        has_tokens = settings.metrics_authentication is Authentication.KUBERNETES
         set_up_gauges(self._metrics, self.store, self._policy, self.publisher, self.kubelet, self.nri)
-        return ProbeServer(
-            settings.bind_address,
-            self._metrics,
-            PortContent(
-                self.readiness.read,
-                read_features=self._read_findings,
-                read_fault=lambda: self.nri.fault,
-                read_page=PageSource(self._status_sources).read,
-                read_metrics=self._scraper.render,
-            ),
-            may_wait=lambda: bool(self.leadership.others),
-            access=Access(
-                settings.node_page,
-                settings.metrics_authentication,
-                TokenReviews(self._client) if has_tokens else None,
-                self._client.is_own_token,
-            ),
-            tls=self._tls,
-        )
-
-    @property
-    def _status_sources(self) -> StatusSources:
-        return StatusSources(
+        status = StatusSources(
             self.settings,
             self.leadership,
             self.readiness,
@@ -615,27 +553,14 @@ class _Assembly:
             self._recent_events,
             self._read_findings,
         )
+        is_live = self._reader.is_live
+        sources = PortSources(status, self._metrics, self.pod_links, lambda: self.nri.fault, is_live)
+        return build_port(sources, self._client, self._tls)
 
     def _read_findings(self) -> list[Finding]:
         """What was found out about the driver's surroundings while it runs."""
         certificates = self._tls.read_findings() if self._tls is not None else ()
         return [*self._features.read(), *certificates]
-
-    @cached_property
-    def _scraper(self) -> Scraper:
-        return Scraper(
-            self._metrics,
-            lambda: take_snapshot(
-                self.inventory.view,
-                self.store.get_all(),
-                self.pod_links,
-                self.health.get_states(),
-                self._verdicts.get_latest,
-            ),
-            CounterReader(self.settings.sysfs_root),
-            # A capture has no counters.
-            self.settings.device_metrics if self._reader.is_live else DeviceMetrics.OFF,
-        )
 
     # --- calls to services that are built later than their callers ---
 

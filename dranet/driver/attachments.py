@@ -1,10 +1,10 @@
-"""Attach prepared claims to their pod and give the devices back: where store and kernel change together.
+"""Attach prepared claims to their pod and return the devices to the host: store and kernel change together.
 
 Every walk that moves a device (hook, release, reconcile) comes through here, so the order of commits is
 written once:
 
-* attach: commit *where* (sandbox, namespace) -> kernel steps -> verify -> open the ready gate
-* release: close the gate -> kernel gives back -> commit *nowhere*
+* attach: commit *where* (sandbox, namespace) -> kernel steps -> verify -> open the start gate
+* release: close the gate -> kernel restores the host -> commit *nowhere*
 
 A kill between any two of these leaves a state that the next reconcile adopts, finishes or undoes, because
 both kernel calls are idempotent. Neither waits for a disk that refuses: where a device is can be found out
@@ -27,11 +27,17 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
 from dranet.driver.instances.locks import NodeLock
-from dranet.driver.rdma_nodes import OpenNamespace, iter_nodes, refresh_nodes
+from dranet.driver.pod_devices import (
+    HeldNamespaces,
+    OpenNamespace,
+    PodLinks,
+    check_has_own_network,
+    iter_nodes,
+    refresh_nodes,
+)
 from dranet.driver.start_gate import StartGate, may_be_shared
-from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
+from dranet.errors import DranetError, KernelError, Reason, StoreError
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.attach import attach, set_down, verify
 from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
@@ -51,7 +57,7 @@ from dranet.telemetry.claims import AttachMetrics
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "devices.lock"
-"""Beside the store: who shares the one shares the other."""
+"""Next to the store: instances that share the store share the lock."""
 PATIENCE_SECONDS = 20.0
 """How long a call waits for others. The kubelet gives a call 30 s: it is to hear who has the devices."""
 RETURN_SECONDS = 60.0
@@ -71,11 +77,11 @@ class AttachReport(Struct, frozen=True):
 
     links: tuple[AttachedLink, ...]
     is_news: bool
-    """False where all was in place already: the other instance has done it, and has told users."""
+    """False where all was already in place: another instance has attached and reported it."""
 
 
 class ReleaseReport(Struct, frozen=True):
-    """What a release found: ``problems`` are parts of the host state that could not be given back."""
+    """What a release found: ``problems`` are parts of the host state that could not be restored."""
 
     claim: ClaimRef
     missing: tuple[str, ...] = ()
@@ -83,7 +89,7 @@ class ReleaseReport(Struct, frozen=True):
     error: DranetError | None = None
     """Why devices of the claim are still in the pod; the same release may succeed later."""
     devices: tuple[PreparedDevice, ...] = ()
-    """All of the claim, for those who tell users."""
+    """All devices of the claim."""
 
     @property
     def is_returning(self) -> bool:
@@ -92,8 +98,6 @@ class ReleaseReport(Struct, frozen=True):
 
 
 class _Progress(Struct):
-    """Of one attach."""
-
     total: int
     begun: int = 0
     """Links that were moved or made."""
@@ -117,11 +121,9 @@ class Attachments:
     ) -> None:
         """
         Args:
-            uplink_rules: decide, at each attach, whether a link is one that the node needs itself.
-            on_released: called with releases that no caller asked for: a sandbox that ended without notice.
-            pod_links: follows the namespaces that have devices.
+            uplink_rules: decide, at each attach, whether the node itself needs a link.
+            on_released: called with releases that no caller asked for: a sandbox ended without notice.
             interrupts: place the interrupts of devices; its ``sysfs_root`` shows which PCI functions exist.
-            metrics: count steps and durations of the kernel; by default they are dropped.
         """
         self._metrics = metrics or Metrics().attach
         self._store = store
@@ -136,7 +138,7 @@ class Attachments:
         self._progress: dict[str, _Progress] = {}
         """By sandbox, while its devices are being attached."""
         self._returning_since: dict[str, float] = {}
-        """By claim: when NICs of it were first on neither side."""
+        """By claim UID: when its NICs were first seen on neither side."""
 
     @contextmanager
     def locked(
@@ -145,7 +147,7 @@ class Attachments:
         """Hold every device still, on the whole node; the store is read afresh. Repeatable in a thread.
 
         Raises:
-            KernelError: somebody else holds them for longer than ``timeout_seconds``.
+            KernelError: another thread or process holds them for longer than ``timeout_seconds``.
             StoreError: the lock's file cannot be used, or the records are a newer driver's by now.
         """
         with self._lock.hold(timeout_seconds, reason):
@@ -165,8 +167,8 @@ class Attachments:
         """Make sure that every prepared device of the pod is in its namespace, all or nothing.
 
         Idempotent. It waits for other attaches and releases until ``deadline`` (``time.monotonic()``), and
-        takes as long as the drivers need from then on. It stops when the sandbox is stopped. ``expected``
-        makes it a no-op when the pod's records are no longer those, but for leases, or its release has begun
+        takes the time that the drivers need from then on. It stops when the sandbox is stopped. ``expected``
+        makes it a no-op when the pod's records are no longer those (leases aside), or its release has begun
         (reconcile works from a snapshot). Returns ``None`` when the pod has no devices, or is not to have
         them.
 
@@ -174,7 +176,7 @@ class Attachments:
             ClaimError: the pod runs on the host's network, and a device needs a namespace.
             KernelError: whatever the kernel refused, or others had the devices until ``deadline``
                 (``HookDeadlineExceeded``); the host is as before.
-            StoreError: the disk refused; no container starts, and a later call finishes or gives back.
+            StoreError: the disk refused; no container starts, and a later call finishes or releases.
         """
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
@@ -184,13 +186,13 @@ class Attachments:
                 if expected is not None:  # its release has been asked for since, and waits for us
                     return None
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
-            _check_has_own_network(pod, claims)
+            check_has_own_network(pod, claims)
             self._release_earlier_sandbox(pod, claims)
             is_news = not self._is_in_place(pod, claims)
             return AttachReport(self._attach(pod, claims), is_news)
 
     def describe_progress(self, sandbox_id: str) -> str:
-        """How far the attach is that works for this sandbox; empty where there is none."""
+        """How far the running attach of this sandbox is; empty if no attach runs."""
         progress = self._progress.get(sandbox_id)
         return f"{progress.begun} of {progress.total} devices are in the pod so far" if progress else ""
 
@@ -210,7 +212,7 @@ class Attachments:
                 reached(Failpoint.PREPARE_LINKS_SET_DOWN)
 
     def _is_stopped(self, pod: PodSandbox, claims: Iterable[PreparedClaim]) -> bool:
-        """Whether its stop was told, to us or to another instance."""
+        """Whether its stop was reported, to this instance or to another."""
         return pod.id in self._stopped_sandboxes or any(c.stopped_sandbox_id == pod.id for c in claims)
 
     def _get_moving(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
@@ -309,10 +311,8 @@ class Attachments:
             return ()
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
-            fresh = self._commit_nodes(
-                claims, lambda: self._namespaces.open(claims[0], pod.netns_path), deadline
-            )
-            return tuple(iter_nodes(fresh))
+            open_namespace = partial(self._namespaces.open, claims[0], pod.netns_path)
+            return tuple(iter_nodes(self._commit_nodes(claims, open_namespace, deadline)))
 
     def find_missing(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel.
@@ -345,8 +345,9 @@ class Attachments:
                 return tuple(plan.device for plan in plans) if netns is None else find_absent(plans, netns)
 
     def shut_if_lost(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
-        """Hold back the containers of a pod that lacks devices which are not on the host either. Returns the
-        names of these: to attach would fail, and set anew before what the pod has set on the others.
+        """Close the gates of a pod that lacks devices which are not on the host either. Returns their names.
+
+        An attach would fail, after it had overwritten what the pod has set on the other devices.
 
         Raises:
             KernelError: as :meth:`find_missing`.
@@ -364,20 +365,17 @@ class Attachments:
             return lost
 
     def is_namespace_gone(self, claim: PreparedClaim) -> bool:
-        """Whether the path to the namespace with the claim's devices leads there no more. We may be the last
-        who hold it.
+        """Whether the path no longer leads to the namespace with the claim's devices. Our descriptor may be
+        its last reference.
 
         Raises:
-            KernelError: there is a namespace, and nobody can tell which.
+            KernelError: the path leads to a namespace that cannot be identified.
         """
-        opened = open_netns(claim.netns_path, claim.netns_id)
-        if opened is not None:
-            opened.close()
-        return opened is None
+        with open_netns(claim.netns_path, claim.netns_id) or nullcontext() as opened:
+            return opened is None
 
     def has_come_back(self, claim: PreparedClaim) -> bool:
-        """Whether a device of a claim that is in no sandbox is on the host in a state that is a pod's:
-        whoever had put it there could not write that down.
+        """Whether a device of a claim without a sandbox is on the host as a pod had configured it.
 
         Raises:
             KernelError: netlink failed.
@@ -385,7 +383,6 @@ class Attachments:
         return bool(find_strayed(claim.plans))
 
     def _find_lacking(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> tuple[str, ...]:
-        """Of claims that were attached in this sandbox."""
         with self._namespaces.open(claims[0], pod.netns_path) as netns:
             plans = _plans(claims)
             return tuple(plan.device for plan in plans) if netns is None else verify(plans, netns)
@@ -404,7 +401,7 @@ class Attachments:
         )
 
     def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
-        """Give back the devices that this very sandbox holds (a newer one of the same pod keeps its own).
+        """Return the devices that this very sandbox holds (a newer one of the same pod keeps its own).
 
         One report for each claim; a claim that is stuck (``error``) keeps no other one. ``timeout_seconds``
         is how long to wait for others, and for the kernel to bring NICs back from a dead namespace.
@@ -412,7 +409,7 @@ class Attachments:
         Raises:
             KernelError: others hold the node's devices for too long.
         """
-        self._stopped_sandboxes.add(pod.id)  # at once: who attaches meanwhile must not do it after us
+        self._stopped_sandboxes.add(pod.id)  # at once: a running attach must not attach again after us
         reports: dict[str, ReleaseReport] = {}
         for _ in _looks(timeout_seconds):
             reports = {uid: report for uid, report in reports.items() if not report.is_returning}
@@ -437,8 +434,8 @@ class Attachments:
             return ReleaseReport(claim.claim, error=error, devices=claim.devices)
         except Exception as error:
             log.exception("bug in the release of claim %s", claim.claim)
-            told = f"bug in the driver: {error!r}"
-            return ReleaseReport(claim.claim, error=KernelError(told, reason=Reason.DETACH_FAILED))
+            bug = KernelError(f"bug in the driver: {error!r}", reason=Reason.DETACH_FAILED)
+            return ReleaseReport(claim.claim, error=bug)
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """The runtime has removed the sandbox; it cannot come back."""
@@ -451,9 +448,9 @@ class Attachments:
     def release_claim(
         self, claim_uid: str, *, expected: PreparedClaim | None = None, return_seconds: float = 0.0
     ) -> ReleaseReport | None:
-        """Give back a claim's devices wherever they are; ``None`` when no pod has had them.
+        """Return a claim's devices to the host, wherever they are; ``None`` when no pod has had them.
 
-        ``expected`` makes it a no-op when the record has changed, but for leases, since a snapshot.
+        ``expected`` makes it a no-op when the record has changed (leases aside) since a snapshot.
         ``return_seconds`` is how long to wait for NICs that the kernel brings back from a dead namespace; the
         lock is free meanwhile, so the caller must not hold it.
 
@@ -483,12 +480,12 @@ class Attachments:
             return None
 
     def _release_set_aside(self, claim_uid: str) -> ReleaseReport | None:
-        """What can be given back of a claim whose record cannot be read whole."""
+        """Release what is known of a claim whose record is only partially readable."""
         claim = self._store.get_set_aside(claim_uid)
         if claim is None:
             return None
         if claim.netns_path or self.has_come_back(claim):
-            return self._give_back(claim, claim.netns_path)
+            return self._restore(claim, claim.netns_path)
         self._set_up_again(claim)
         return None
 
@@ -500,12 +497,12 @@ class Attachments:
                 log.warning("not restored: %s", problem, extra={"context": {"claim": claim.claim}})
 
     def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
-        report = self._give_back(claim, netns_path)
+        report = self._restore(claim, netns_path)
         self._store.put_all([replace(claim, sandbox_id="", netns_path="", netns_id="")], durable=False)
         reached(Failpoint.RELEASE_PLACE_CLEARED)
         return report
 
-    def _give_back(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+    def _restore(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
         start = time.perf_counter()
         try:
             self.gate.close(claim.claim.uid)
@@ -594,23 +591,10 @@ def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
 
 
 def _stopped(claim: PreparedClaim, sandbox_id: str) -> PreparedClaim:
-    """For other instances, and for who comes after us: they may be told of the sandbox as one that runs."""
+    """Recorded for other instances and later processes: the runtime may still list the sandbox as running."""
     return replace(claim, stopped_sandbox_id=sandbox_id)
 
 
 def _are_same(claims: Sequence[PreparedClaim], expected: Sequence[PreparedClaim]) -> bool:
-    """Whatever was renewed meanwhile."""
+    """Leases aside, which may have been renewed meanwhile."""
     return [claim.without_leases() for claim in claims] == [claim.without_leases() for claim in expected]
-
-
-def _check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> None:
-    """Device nodes need no namespace: those of an RDMA device in shared mode, which stays where it is."""
-    needy = [plan.device for plan in _plans(claims) if plan.steps]
-    if pod.is_on_host_network and needy:
-        raise ClaimError(
-            f"pod {pod.namespace}/{pod.name} claims {', '.join(needy)}, which needs a network namespace of "
-            "the pod, but runs on the host's network",
-            hint="set hostNetwork: false, or drop the claim; there a pod can have devices without a link and "
-            "without settings: RDMA-only ones in shared mode, and GPUs",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )

@@ -23,7 +23,7 @@ from dranet.runtime.cdi import is_name
 log = logging.getLogger(__name__)
 
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
-"""Of what a container sees."""
+"""Modes of what a container sees."""
 
 LOCK_SECONDS = 0.5
 """How long one waits for the other instance of a rolling update, which holds the lock for small writes."""
@@ -35,15 +35,15 @@ _TEMPORARY = ".new"
 class ClaimFolders:
     """The folders of one kind; two instances of the driver may work on the same ones.
 
-    ``names`` are those of all files that may be in one. ``noun`` and ``mend`` are for messages: what the
+    ``names`` are those of all files that may be in one. ``noun`` and ``hint`` are for messages: what the
     files are, and what else helps where the folder cannot be written.
     """
 
-    def __init__(self, root: Path, names: Collection[str], noun: str, mend: str = "") -> None:
+    def __init__(self, root: Path, names: Collection[str], noun: str, hint: str = "") -> None:
         self._root = root
         self._names = names
         self._noun = noun
-        self._mend = mend
+        self._hint = hint
 
     def folder_of(self, claim_uid: str, name: str) -> Path:
         """What containers see.
@@ -55,7 +55,7 @@ class ClaimFolders:
 
     @contextmanager
     def open_for_writing(self, claim_uid: str, name: str) -> Iterator[Path]:
-        """The folder, made if it is not there; meanwhile nobody else writes for this claim.
+        """The folder, made if it is not there; meanwhile no other thread or process writes for this claim.
 
         Raises:
             StoreError: the folder cannot be written; also for an OSError of the block.
@@ -79,8 +79,8 @@ class ClaimFolders:
     def remove(self, claim_uid: str) -> None:
         """Remove all folders of a claim; nothing there is fine. Containers that still run lose their files.
 
-        What the driver did not make there stays. What cannot be removed holds up no pod's end: it harms
-        nobody, and the next start tries again.
+        What the driver did not make there stays. What cannot be removed holds up no pod's end: it is
+        harmless, and the next start tries again.
 
         Raises:
             ProtocolError: the uid cannot be part of a path.
@@ -90,7 +90,7 @@ class ClaimFolders:
             files.check_folder(self._root)
             files.check_folder(folder)
             for path in folder.iterdir():
-                with suppress(FileNotFoundError):  # the other instance removes them, too
+                with suppress(FileNotFoundError):  # the other instance also removes them
                     self._remove_own(path)
             folder.rmdir()
         except FileNotFoundError:
@@ -108,7 +108,7 @@ class ClaimFolders:
             files.remove_file(path)
 
     def list_claims(self) -> frozenset[str]:
-        """Uids of all claims that have a folder here, for the sweep at start; none where nobody can tell."""
+        """UIDs of the claims that have a folder here, for the sweep at start; none if it cannot be read."""
         try:
             files.check_folder(self._root)
             return frozenset(entry.name for entry in self._root.iterdir() if is_name(entry.name))
@@ -123,7 +123,7 @@ class ClaimFolders:
 
     @contextmanager
     def _locked(self, claim_uid: str) -> Iterator[None]:
-        """Opened anew each time, so that threads exclude each other, too."""
+        """Opened each time, so that threads exclude each other as well."""
         lock = FileLock(self._claim_folder(claim_uid) / _LOCK)
         try:
             if not lock.acquire(time.monotonic() + LOCK_SECONDS):
@@ -137,9 +137,9 @@ class ClaimFolders:
             lock.close()
 
     def _unwritable(self, path: Path, error: OSError) -> StoreError:
-        mend = f"make {self._root} writable, with free space{self._mend}"
+        hint = f"make {self._root} writable, with free space{self._hint}"
         return StoreError(
-            f"{self._noun} {path}: {error.strerror}", hint=files.hint_for(error, mend), retryable=True
+            f"{self._noun} {path}: {error.strerror}", hint=files.hint_for(error, hint), retryable=True
         )
 
 

@@ -1,4 +1,4 @@
-"""What the containers that name a claim get of its devices, as CDI says it."""
+"""What the containers of a claim find: its CDI spec, and the files that the spec mounts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build_cdi_devices(
 
 def _build(record: PreparedClaim, prepared: PreparedDevice, gate: StartGate) -> CdiDevice:
     """GPU nodes go to the containers that name the claim, unless the vendor's CDI device brings them; a
-    device that moves brings the ready gate."""
+    device that moves brings the start gate's file."""
     is_gpu = prepared.device.kind is DeviceKind.GPU
     return CdiDevice(
         name=prepared.device.name,
@@ -54,8 +54,8 @@ class ContainerFiles:
     ) -> None:
         """
         Args:
-            metadata: writes files that describe the devices; ``None``: there are none.
-            workload: writes files for the programs of a container when it is created; ``None``: none.
+            metadata: writes files that describe the devices; ``None``: switched off.
+            workload: writes files for the programs of a container when it is created; ``None``: switched off.
         """
         self._gate = gate
         self._cdi = cdi
@@ -63,7 +63,7 @@ class ContainerFiles:
         self._workload = workload
 
     def write(self, record: PreparedClaim) -> None:
-        """Make the files what the record says; what is mounted is there before the file that says so.
+        """Bring the files in line with the record; what a spec mounts exists before the spec.
 
         Raises:
             StoreError: a folder cannot be written.
@@ -135,6 +135,6 @@ class ContainerFiles:
         Raises:
             StoreError: the CDI folder cannot be read.
         """
-        told = self._metadata.list_claims() if self._metadata is not None else frozenset[str]()
-        given = self._workload.list_claims() if self._workload is not None else frozenset[str]()
-        return self._cdi.list_claims() | told | given
+        metadata = self._metadata.list_claims() if self._metadata is not None else frozenset[str]()
+        workload = self._workload.list_claims() if self._workload is not None else frozenset[str]()
+        return self._cdi.list_claims() | metadata | workload

@@ -1,7 +1,9 @@
-"""Which threads are at work on what, and since when: to be told should the end of the process wait for one.
+"""Threads for blocking work, each with a note of what it does.
 
-A system call that hangs cannot be called off, and a thread in one cannot be asked. So each job is noted when
-it begins; only who tells of it later pays for words.
+:class:`DriverExecutor` has a few threads for the kernel and the disk, and others for name look-ups: a name
+server that does not answer holds a look-up for minutes, and must leave threads for scans and claims.
+:func:`run_with_deadline` is for hooks: a system call that hangs in a driver cannot be cancelled, so the hook
+answers without the result, and the thread goes on. The notes tell the end of the process what it waits for.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def describe_threads() -> list[str]:
 
 
 def describe_place(frame: FrameType | None) -> str:
-    """The innermost line of ours that a thread or coroutine is in; empty where there is none."""
+    """The innermost line of ours that a thread or coroutine is in; empty if there is no such line."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(_PACKAGE) and path != Path(__file__):
@@ -104,8 +106,8 @@ def _noted(call: Callable[[], T]) -> T:
 class DriverExecutor(NotedThreadPool):
     """The default executor of the driver's event loop.
 
-    A look-up gets a thread that nobody waits for; who asks the same while it runs gets the same answer, so
-    there are no more of them than names.
+    A look-up gets a thread of its own that is never joined. Callers that ask for the same name while it runs
+    share its answer, so there is at most one thread per name.
     """
 
     def __init__(self, threads: int) -> None:
@@ -124,7 +126,7 @@ class DriverExecutor(NotedThreadPool):
 
 
 def _run(call: Callable[[], T]) -> T:
-    """A scan or a claim needs much for a moment. What failed keeps it until its error has been told."""
+    """A scan or a claim needs much for a moment. A failure keeps it until its error has been logged."""
     answer = call()
     malloc.trim()
     return answer
@@ -132,7 +134,7 @@ def _run(call: Callable[[], T]) -> T:
 
 def _look_up(call: Callable[[], T]) -> Future[T]:
     found: Future[T] = Future()
-    found.set_running_or_notify_cancel()  # it cannot be called off: others may wait for it, too
+    found.set_running_or_notify_cancel()  # not cancellable: others may also wait for it
 
     def run() -> None:
         try:
@@ -165,14 +167,14 @@ def run_with_deadline(work: Callable[[], T], seconds: float, what: str) -> T:
 
 
 class _Job(Generic[T]):
-    """Shared by the hook and the thread. Whoever takes the lock first decides whether the end is late."""
+    """Shared by the hook and the thread. The first to take the lock decides whether the end is late."""
 
     def __init__(self, work: Callable[[], T], what: str) -> None:
         self._work = work
         self._what = what
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._given_up = False
+        self._abandoned = False
         self._results: list[T] = []
         self._error: BaseException | None = None
 
@@ -182,7 +184,7 @@ class _Job(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Whatever was raised is for who waits."""
+        """Keep what was raised for the waiting caller."""
         self._error = error
         return True
 
@@ -191,15 +193,15 @@ class _Job(Generic[T]):
             self._results.append(self._work())
         with self._lock:
             self._ended.set()
-            late = self._given_up
+            late = self._abandoned
         if late:
             self._end_late()
 
     def wait(self, seconds: float) -> T:
         self._ended.wait(seconds)
         with self._lock:
-            self._given_up = not self._ended.is_set()
-        if self._given_up:
+            self._abandoned = not self._ended.is_set()
+        if self._abandoned:
             raise HookDeadlineError(
                 f"still {self._what} after {seconds:.3g} s", operation="answer the runtime in time"
             )

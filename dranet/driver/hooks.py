@@ -1,4 +1,4 @@
-"""The runtime's hooks: pod sandbox runs -> attach; stops -> give back; container created -> its devices.
+"""The runtime's hooks: pod sandbox runs -> attach; stops -> release; container created -> its devices.
 
 Called on the NRI thread, one at a time, with every other pod of the node waiting behind. So: memory and the
 kernel only, no API server, no slow disk. A hook answers in time, because a late or missing answer lets the
@@ -7,7 +7,7 @@ all of its devices are in it: its containers may not, and are refused, or wait f
 are (decision 023). Implements ``runtime.nri.RuntimeHooks``.
 
 During an update two instances of the driver are connected, and the runtime calls each of them for each event,
-one after the other. Whoever comes second finds the work done, and has nothing to tell and nothing to add.
+one after the other. The second one finds the work done, and has nothing to report and nothing to add.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _USABLE_SHARE = 0.85
-"""Of the runtime's patience. The rest is for the way there and back, on a node that is busy."""
+"""The part of the runtime's timeout that a hook may use; the rest is for transport on a busy node."""
 
 _WAIT_SHARE = 0.85
-"""Of a container's hook, until which it waits for the devices; the rest is for a refusal that says why."""
+"""The part of a container's hook in which it waits for devices; the rest is for a refusal with the reason."""
 
 BEHIND_SECONDS = 60.0
 """How long work that goes on behind a hook's answer waits for other attaches and releases, and for NICs that
@@ -138,7 +138,7 @@ class PodHooks:
     ) -> None:
         """Take as much time as was configured and the runtime has; the list of pods comes next.
 
-        NRI before 0.7 (containerd 1.7) does not tell its timeout: then the setting is believed.
+        NRI before 0.7 (containerd 1.7) does not report its timeout: then the setting is believed.
         """
         self._placed_before = placements(self._store.get_all())
         needed = self._wanted_seconds / _USABLE_SHARE
@@ -176,24 +176,24 @@ class PodHooks:
         self._view.replace(pods)
         self._attachments.forget_sandboxes_except(pod.id for pod in pods)
         records = self._store.get_all()
-        self._tell_bare(pods, containers)
-        self._tell_containers(pods, containers)
+        self._report_bare(pods, containers)
+        self._report_containers(pods, containers)
         self._listeners.synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
 
-    def _tell_containers(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
+    def _report_containers(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
         known = {pod.id: pod for pod in pods if self._moving_claims(pod)}
         for container in containers:
             pod = known.get(container.pod_sandbox_id)
             if pod is not None:
                 self._listeners.container_seen(pod, container)
 
-    def _tell_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
+    def _report_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
         """Containers that were started while no driver was there to see to their devices."""
         known = {pod.id: pod for pod in pods}
         for container in containers:
             pod = known.get(container.pod_sandbox_id)
             if pod is not None and container.running:
-                for error in self._find_lacks(pod, container):
+                for error in self._find_reasons_bare(pod, container):
                     context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
                     log.error("container runs without its devices: %s", error, extra={"context": context})
                     self._announcer.runs_bare(pod, container.name, error)
@@ -205,7 +205,7 @@ class PodHooks:
             if claim is None or claim.pod.uid != pod.uid:
                 yield ForeignClaim(claim_uid, claim)
 
-    def _find_lacks(self, pod: PodSandbox, container: Container) -> Iterator[ClaimError]:
+    def _find_reasons_bare(self, pod: PodSandbox, container: Container) -> Iterator[ClaimError]:
         """Nothing held the container back: it names no claim, as pods need not, or one of another pod whose
         containers were just being started."""
         for foreign in self._find_foreign(pod, container.mounts):
@@ -236,7 +236,7 @@ class PodHooks:
         claims = self._moving_claims(pod)
         if claims:
             try:
-                self._in_time(pod, claims, "attaching", lambda _: self._attach(pod, claims))
+                self._attach_with_deadline(pod, claims, "attaching", lambda _: self._attach(pod, claims))
             except HookDeadlineError as late:
                 context = {"pod": f"{pod.namespace}/{pod.name}"}
                 log.info("%s; its containers wait for it", late.message, extra={"context": context})
@@ -261,7 +261,7 @@ class PodHooks:
             self._listeners.container_seen(pod, container)
             let_start = partial(self._let_start, pod, container, claims)
             try:
-                extras = self._in_time(pod, claims, "attaching", let_start)
+                extras = self._attach_with_deadline(pod, claims, "attaching", let_start)
             except HookDeadlineError as late:
                 refusal = self._not_yet(pod, late)
                 self._announcer.container_refused(pod, refusal)
@@ -275,7 +275,7 @@ class PodHooks:
         return adjustment.without(container)
 
     def start_container(self, pod: PodSandbox, container: Container) -> bool:
-        """The container has its mounts: nobody else is to start with them. Returns whether its pod has
+        """The container has its mounts: no other container may start with them. Returns whether its pod has
         devices. Where the disk refuses, or hangs, the regular look shuts the gates later: an error here would
         end the container."""
         claims = self._moving_claims(pod)
@@ -303,10 +303,10 @@ class PodHooks:
     ) -> ContainerAdjustment:
         """Its RDMA nodes, and what it gets for the programs in it, if any of its claims asks for that."""
         self._ensure_attached(pod, container, claims, deadline)
-        _check_in_time(deadline)
+        _check_deadline(deadline)
         nodes = self._attachments.read_nodes(pod, deadline=deadline)
         extras = self._workload.adjust(pod, container, claims) if self._workload is not None else None
-        _check_in_time(deadline)
+        _check_deadline(deadline)
         self._windows.begin(pod.uid, container.id, claims)
         return replace(extras or ContainerAdjustment(), devices=nodes)
 
@@ -315,7 +315,7 @@ class PodHooks:
     ) -> None:
         missing = self._attachments.find_missing(pod, deadline=deadline)
         if missing:
-            # The sandbox started without us, or somebody has taken a device away since.
+            # The sandbox started without us, or a device was taken away since.
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
             log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra={"context": context})
             self._attach(pod, claims)
@@ -335,7 +335,7 @@ class PodHooks:
         if not self._moving_claims(pod):
             return False
         try:
-            reports = self._run_in_time(partial(self._release, pod), pod, "restoring the devices")
+            reports = self._run_with_deadline(partial(self._release, pod), pod, "restoring the devices")
         except HookDeadlineError as late:
             log.info("%s", late.message, extra={"context": {"pod": f"{pod.namespace}/{pod.name}"}})
             return True
@@ -370,7 +370,7 @@ class PodHooks:
         claims = () if self._store.is_newer else self._store.get_by_pod(pod.uid)
         return tuple(claim for claim in claims if claim.plans)
 
-    def _in_time(
+    def _attach_with_deadline(
         self, pod: PodSandbox, claims: Sequence[PreparedClaim], what: str, work: Callable[[float], T]
     ) -> T | None:
         """Do the work of a hook that attaches, given by when it has to end (``time.monotonic()``) to count.
@@ -382,9 +382,9 @@ class PodHooks:
             DranetError: it failed.
         """
         deadline = time.monotonic() + self._budget_seconds * _WAIT_SHARE
-        return self._run_in_time(partial(self._do, pod, claims, partial(work, deadline)), pod, what)
+        return self._run_with_deadline(partial(self._do, pod, claims, partial(work, deadline)), pod, what)
 
-    def _run_in_time(self, work: Callable[[], T], pod: PodSandbox, what: str) -> T:
+    def _run_with_deadline(self, work: Callable[[], T], pod: PodSandbox, what: str) -> T:
         try:
             return run_with_deadline(work, self._budget_seconds, f"{what} of {pod.namespace}/{pod.name}")
         except HookDeadlineError:
@@ -445,7 +445,7 @@ class PodHooks:
         self._announcer.attached(claims, links)
 
 
-def _check_in_time(deadline: float) -> None:
+def _check_deadline(deadline: float) -> None:
     """The container is refused by now, and its start window would stay open."""
     if time.monotonic() >= deadline:
         raise HookDeadlineError("the devices were attached behind the runtime's answer")
@@ -458,10 +458,10 @@ def _rlimits(devices: Iterable[PreparedDevice], container: Container) -> tuple[R
     if not asked:
         return ()
     most = UNLIMITED if UNLIMITED in asked else max(asked)
-    given = next((limit for limit in reversed(container.rlimits) if limit.type == MEMLOCK), None)
-    if given is None:
+    current = next((limit for limit in reversed(container.rlimits) if limit.type == MEMLOCK), None)
+    if current is None:
         return (Rlimit(MEMLOCK, soft=most, hard=most),)
-    if given.permits(most):
+    if current.permits(most):
         return ()
-    keeps_hard = given.hard == UNLIMITED or UNLIMITED != most < given.hard
-    return (Rlimit(MEMLOCK, soft=most, hard=given.hard if keeps_hard else most),)
+    keeps_hard = current.hard == UNLIMITED or UNLIMITED != most < current.hard
+    return (Rlimit(MEMLOCK, soft=most, hard=current.hard if keeps_hard else most),)

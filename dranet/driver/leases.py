@@ -1,6 +1,13 @@
-"""What leases ask of DHCP servers and of the links in pods; all of it blocks.
+"""DHCP leases of claims: taken at Prepare, renewed while the pod runs, released after the devices are back.
 
-The client is loaded for the first lease.
+The lease is in the claim's record, so a restart finds it and goes on. A renewal asks in the pod's namespace,
+where the address is, or on the host while no pod has the link. An address whose lease has ended, or that its
+server has revoked, leaves the pod's link; the claim's status and the file in the pod then show what is left
+and why. An ended lease is recorded with no time left, so neither a hook nor a restart puts its address back.
+
+Lease times are unix time, because that survives a restart; from then on they are measured on the monotonic
+clock. If the wall clock was set while the driver was down, it asks too early or too late; whether the address
+is still there is read from the kernel.
 """
 
 from __future__ import annotations
@@ -115,7 +122,7 @@ def iter_leases(records: Iterable[PreparedClaim]) -> Iterator[HeldLease]:
 
 
 class LeaseEnd(Struct, frozen=True):
-    """What became of a lease that nobody renewed."""
+    """What became of a lease that was not renewed."""
 
     record: PreparedClaim
     lease: DhcpLease
@@ -229,11 +236,11 @@ T = TypeVar("T")
 THREADS = 16
 """A server that is silent holds a thread for ten seconds, and the kubelet asks for many claims at once."""
 RETRY_SECONDS = 60.0
-"""At least so long between two attempts to renew (RFC 2131, 4.4.5)."""
+"""The least time between two attempts to renew (RFC 2131, 4.4.5)."""
 JITTER = 0.1
 """A renewal begins up to this part of T1 early, so that pods that started together do not ask together."""
 _ENDED = (Reason.DHCP_LEASE_EXPIRED, Reason.DHCP_LEASE_REFUSED)
-"""Of a renewal: there is nothing to renew any more."""
+"""Reasons after which there is nothing left to renew."""
 
 
 LinksListener = Callable[[PreparedClaim, Sequence[AttachedLink]], Sequence[AttachedLink]]
@@ -259,11 +266,11 @@ class Clock:
     """Time and chance, as far as leases need them."""
 
     def unix(self) -> float:
-        """Seconds that people see; somebody may set them."""
+        """Wall clock; it may be set."""
         return time.time()
 
     def steady(self) -> float:
-        """Seconds that nobody sets; they mean nothing after a restart."""
+        """Monotonic clock; it means nothing after a restart."""
         return time.monotonic()
 
     def jitter(self) -> float:
@@ -271,7 +278,7 @@ class Clock:
         return secrets.SystemRandom().random()
 
     async def wait(self, news: asyncio.Event, seconds: float) -> None:
-        """Until there is news, at most so long."""
+        """Wait for news, at most this long."""
         try:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await news.wait()
@@ -287,7 +294,7 @@ class _Watch(Struct):
     began: float
     due: float
     is_lost: bool = False
-    """Users were told that it has ended."""
+    """Its end was reported to users."""
 
 
 class Leases:
@@ -356,12 +363,12 @@ class Leases:
         return lease
 
     async def release_unused(self, wanted: Iterable[Wanted], leases: Mapping[str, DhcpLease]) -> None:
-        """Give back what a claim got that is not prepared after all. Raises nothing."""
+        """Release what a claim got that is not prepared after all. Raises nothing."""
         pairs = ((request.ifname, leases.get(request.device)) for request in wanted)
         await asyncio.gather(*(self._release_one(ifname, lease) for ifname, lease in pairs if lease))
 
     async def release(self, record: PreparedClaim) -> None:
-        """Give back a claim's leases, from the host's links. Raises nothing: they end by themselves, too."""
+        """Release a claim's leases from the host's links. Raises nothing: they also end by themselves."""
         self._released.add(record.claim.uid)  # at once: a renewal under way has to know
         held = tuple(iter_leases([record]))
         await asyncio.gather(*(self._release_one(own.host_ifname, own.lease) for own in held))
@@ -388,7 +395,7 @@ class Leases:
     # --- renewal ---
 
     async def run(self) -> None:
-        """Renew what is due, for ever; after a restart first what became due meanwhile."""
+        """Renew what is due, until cancelled; after a restart first what became due meanwhile."""
         while True:
             self._news.clear()
             due = self._find_due()
@@ -414,14 +421,14 @@ class Leases:
         watch = self._watches.get(key)
         if watch is None or watch.lease != own.lease:
             self._watches[key] = self._watch(own)
-        elif watch.sandbox_id != own.record.sandbox_id:  # told of an earlier sandbox is not told
+        elif watch.sandbox_id != own.record.sandbox_id:  # a report about an earlier sandbox does not count
             watch.sandbox_id, watch.is_lost = own.record.sandbox_id, False
 
     def _watch(self, own: HeldLease) -> _Watch:
         """What is known of a lease that we did not see being taken: its unix time."""
         lease, now = own.lease, self._clock.steady()
         age = self._clock.unix() - lease.obtained_at
-        if age < 0:  # the clock was set back: nobody knows how old it is, so it is time to ask
+        if age < 0:  # the clock was set back: its age is unknown, so it is time to ask
             age = lease.renew_seconds
         return _Watch(lease, own.record.sandbox_id, now - age, now - age + self._renewal_age(lease))
 
@@ -446,7 +453,7 @@ class Leases:
         self._metrics.renewals.labels(LeaseOutcome.REBOUND if rebind else LeaseOutcome.RENEWED).inc()
         self._watches[own.key] = self._watch(replace(own, lease=renewed))
         if watch.is_lost:
-            await self._tell_back(own)
+            await self._report_back(own)
 
     def _keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
         return self._records.keep(own, renewed)
@@ -463,7 +470,7 @@ class Leases:
         return self._client.renew(own.lease, record.netns_path, own.plan.pod_ifname, rebind=rebind)
 
     async def _ask_on_host(self, own: HeldLease) -> DhcpLease:
-        """No pod has the link, so nobody would answer for the address: ask as if for a new lease."""
+        """No pod has the link, so no one would answer for the address: ask as if for a new lease."""
         ask = functools.partial(
             self._client.acquire, own.host_ifname, own.lease.client_mac, leased_ip(own.lease)
         )
@@ -482,7 +489,7 @@ class Leases:
         age = self._clock.steady() - watch.began
         self._metrics.renewals.labels(LeaseOutcome.FAILED).inc()
         context = {"claim": own.record.claim, "pod": own.record.pod, "address": own.lease.address}
-        level = logging.DEBUG if watch.is_lost else logging.WARNING  # an end is said once
+        level = logging.DEBUG if watch.is_lost else logging.WARNING  # an end is logged once
         log.log(level, "a lease is not renewed: %s", error, extra={"context": context})
         has_ended = error.reason in _ENDED or age >= own.lease.lease_seconds
         watch.due = watch.began + (age + RETRY_SECONDS if has_ended else next_attempt_age(own.lease, age))
@@ -504,7 +511,7 @@ class Leases:
             return
         if ended is None:
             return
-        if ended.seconds_left:  # somebody has set the wall clock while the driver was down
+        if ended.seconds_left:  # the wall clock was set while the driver was down
             watch.due = now + min(ended.seconds_left, RETRY_SECONDS)
             return
         watch.lease, watch.is_lost = ended.lease, True
@@ -514,7 +521,7 @@ class Leases:
         if links is not None:
             self._announcer.attached([ended.record], links)
 
-    async def _tell_back(self, own: HeldLease) -> None:
+    async def _report_back(self, own: HeldLease) -> None:
         try:
             found = await self._in_thread(functools.partial(self._records.look, own))
         except DranetError as error:

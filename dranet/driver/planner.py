@@ -1,4 +1,10 @@
-"""What Prepare asks the node's kernel while it plans a claim. Slow look-ups belong here, not in the hook."""
+"""Plan a claim: claim + inventory + link state -> :class:`PreparedClaim`, the data that the hook will replay.
+
+:class:`Planner` decides in two steps. :meth:`Planner.decode` finds what the claim asks for, and on which
+links a DHCP server has to be asked first; :meth:`Planner.plan` reads the links and plans. Neither changes
+anything. The caller holds the node's devices during the second. :class:`NodeReader` is the view of the
+node's kernel: slow look-ups belong here, not in the hook.
+"""
 
 from __future__ import annotations
 

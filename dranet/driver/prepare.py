@@ -168,7 +168,7 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _hold(self, work: Work, names: Iterable[str]) -> AsyncIterator[None]:
-        """With nobody else at work on them; the wait is told."""
+        """Hold the locks of these names, and measure the wait."""
         async with contextlib.AsyncExitStack() as stack:
             with self._shown.phase(PreparePhase.WAIT):
                 await stack.enter_async_context(self._work.hold(work, names))
@@ -208,7 +208,7 @@ class Preparer:
     async def reassign(self, ref: ClaimRef) -> None:
         """Prepare a claim for its next pod, when the one that it was prepared for is done with it.
 
-        Nothing happens as long as that one has the devices, or the claim. Raises nothing: the kubelet tries
+        Nothing happens while that one has the devices, or the claim. Raises nothing: the kubelet tries
         the next pod's container again, and that asks for this again.
         """
         claim: Claim | None = None
@@ -232,8 +232,8 @@ class Preparer:
             log.exception("bug in handing on", extra={"context": {"claim": ref}})
 
     async def finish(self, record: PreparedClaim) -> bool:
-        """Write the files of a prepared claim again, which are missing; nobody would ask us to: the kubelet
-        has its answer. Returns whether it was done.
+        """Write the missing files of a prepared claim again; the kubelet has its answer and would not ask for
+        them. Returns whether any were missing.
 
         Raises:
             DranetError: a folder cannot be written, or another instance works on the claim for too long.
@@ -246,8 +246,8 @@ class Preparer:
             return True
 
     async def forget(self, ref: ClaimRef) -> str:
-        """Unprepare a claim that nobody has any more, without a call of the kubelet. Returns why it could not
-        be done; empty is success."""
+        """Unprepare a claim that no pod has any longer, without a call of the kubelet. Returns the
+        error text; empty is success."""
         return await self._release.unprepare(ref)
 
     def _is_left(self, record: PreparedClaim | None) -> TypeGuard[PreparedClaim]:
@@ -255,7 +255,7 @@ class Preparer:
         return record is not None and record.boot_id == self._boot_id and not record.sandbox_id
 
     async def _prepare_for_next(self, claim: Claim) -> PreparedClaim | None:
-        """The claim's leases stay, as they are of its devices; those that have ended are asked for anew."""
+        """The claim's leases stay, as they are of its devices; those that have ended are requested again."""
         async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
             record = self._store.get(claim.ref.uid)
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
@@ -263,7 +263,7 @@ class Preparer:
             await asyncio.to_thread(self._attachments.release_claim, claim.ref.uid)  # links are up again
             decoded = await asyncio.to_thread(self._decode, claim)
             _check_same_devices(decoded, record)
-            decoded = _given_as_told(decoded, record)
+            decoded = _with_answered_gpus(decoded, record)
             kept = _leases_of(decoded, record)
             missing = [request for request in decoded.dhcp if request.device not in kept]
             fresh = await self._leases.acquire(missing)
@@ -335,10 +335,10 @@ class Preparer:
 
 
 def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
-    """The kubelet gives the next pod what it was told for the first."""
+    """The kubelet gives the next pod the devices that we answered for the first."""
     found = [(own.result.main_request, own.device.name, own.result.share_id) for own in decoded.devices]
-    told = [(own.request, own.device.name, own.share_id) for own in record.devices]
-    if found != told:
+    answered = [(own.request, own.device.name, own.share_id) for own in record.devices]
+    if found != answered:
         raise ClaimError(
             f"claim {record.claim} was allocated anew while it was prepared for pod {record.pod}",
             hint="delete the pods that use it, so that the kubelet prepares it again",
@@ -346,8 +346,8 @@ def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
         )
 
 
-def _given_as_told(decoded: DecodedClaim, record: PreparedClaim) -> DecodedClaim:
-    """GPUs go the way that the kubelet was told, whatever has become of the vendor's CDI spec meanwhile."""
+def _with_answered_gpus(decoded: DecodedClaim, record: PreparedClaim) -> DecodedClaim:
+    """GPUs keep the CDI device that the kubelet was given, even if the vendor's spec has changed since."""
     pairs = zip(decoded.devices, record.devices, strict=True)
     devices = tuple(replace(own, vendor_cdi_id=held.vendor_cdi_id) for own, held in pairs)
     return replace(decoded, devices=devices)

@@ -54,7 +54,7 @@ class ProtectedAddresses:
         """As known now; replaced as a whole."""
 
     async def run(self) -> None:
-        """Ask now and then for ever. What fails keeps its last answer and is logged once."""
+        """Ask now and then until cancelled. What fails keeps its last answer and is logged once."""
         while True:
             complete = await self.refresh()
             if complete:

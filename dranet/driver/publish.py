@@ -1,8 +1,9 @@
-"""Slices no more often than the cluster can bear.
+"""Publish: wait for a change -> scan -> decide -> slices -> rate limiter -> API server.
 
-Each write of a slice is some ten kilobytes in the store, and goes to every scheduler. A link that flaps, as
-a worn-out optic makes it for days, changes attributes of its device every few seconds: a few such changes are
-told at once, and more of them a few times a minute.
+:class:`PublishLoop` scans what the kernel reports as changed, and the whole node now and then.
+:class:`Inventory` holds the last scan and its decisions for the whole driver. Nothing is written while
+nothing changes, and :class:`SliceRateLimiter` bounds the writes of a link that flaps: each slice is some ten
+kilobytes, and goes to every scheduler. The writes themselves are ``cluster.slices``.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind, ScanPhase
+from dranet.view.capture_file import read_capture
 
 log = logging.getLogger(__name__)
 
 BURST = 20
-"""Changes that are told at once, after a calm of some minutes."""
+"""Changes that are published at once, after some minutes without any."""
 REFILL_SECONDS = 20.0
-"""And one more for each."""
+"""One more change per this interval."""
 
 Pages = Sequence[Sequence[Device]]
 TaintsByDevice = Mapping[str, Sequence[Taint]]
@@ -54,13 +56,13 @@ def _loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _what_slices_say(pages: Pages, taints: TaintsByDevice) -> object:
+def _content_of_slices(pages: Pages, taints: TaintsByDevice) -> object:
     """Equal for what makes equal slices: a device that is in a pod differs from itself in more than that."""
     return [[(one.name, one.attributes, one.shared) for one in page] for page in pages], dict(taints)
 
 
 class SliceRateLimiter:
-    """A publisher before the publisher, which goes on with what it was told last. Event loop only."""
+    """Rate limiter in front of the publisher; forwards only the latest desired state. Event loop only."""
 
     def __init__(
         self,
@@ -77,23 +79,23 @@ class SliceRateLimiter:
         self._left = float(burst)
         self._looked_at: float | None = None
         self._wanted: tuple[Pages, TaintsByDevice] | None = None
-        self._told: object = None
+        self._published: object = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_slow = False
 
     def set_desired(self, pages: Pages, taints: TaintsByDevice = _NO_TAINTS, /) -> None:
-        """Tell it now, or when its turn comes, unless it is superseded by then, or as it was."""
+        """Forward this state now or when the limit permits, unless it is superseded or unchanged by then."""
         self._wanted = (pages, taints)
         if self._timer is None:
             self.look()
 
     def look(self) -> None:
-        """Tell what waits, if its turn has come."""
+        """Forward the waiting state, if the limit permits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._refill()
-        if self._wanted is None or (word := _what_slices_say(*self._wanted)) == self._told:
+        if self._wanted is None or (content := _content_of_slices(*self._wanted)) == self._published:
             return
         if self._left < 1:
             self._note_slow()
@@ -101,11 +103,11 @@ class SliceRateLimiter:
             self._timer = asyncio.get_running_loop().call_later(wait, self.look)
             return
         self._left -= 1
-        self._told = word
+        self._published = content
         self._publisher.set_desired(*self._wanted)
 
     def close(self) -> None:
-        """What waits is not told any more."""
+        """Drop the waiting state."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -147,7 +149,7 @@ class View(Struct, frozen=True):
     policy: Policy = DEFAULT_POLICY
     """What the operator wanted at that scan."""
     served: ServedGpus = NO_OTHER_SERVER
-    """Who else served GPUs at that scan."""
+    """Which other drivers served GPUs at that scan."""
 
     @classmethod
     def of(
@@ -177,7 +179,7 @@ class View(Struct, frozen=True):
         )
 
     def refusal(self, name: str) -> DeviceError:
-        """The error for who asks for a held-back device, with the whole reason."""
+        """The error for a claim of a device that is not offered, with the whole reason."""
         decision = self.not_offered[name]
         is_uplink = decision.device.ifname in uplink_names(self.facts)
         return DeviceError(
@@ -188,7 +190,7 @@ class View(Struct, frozen=True):
 
 
 class FactsReader(Protocol):
-    """Where facts come from: ``kernel.discovery.scan.NodeScanner``, or ``driver.captured.CapturedFacts``."""
+    """Where facts come from: ``kernel.discovery.scan.NodeScanner``, or ``driver.publish.CapturedFacts``."""
 
     @property
     def is_live(self) -> bool:
@@ -234,7 +236,7 @@ class Inventory:
         self._reader.set_protected_addresses(targets)
 
     def scan(self, changes: Changes = EVERYTHING) -> None:
-        """Read what changed of the node, and decide anew. Blocking.
+        """Read what changed on the node, and decide again. Blocking.
 
         Raises:
             KernelError: the kernel did not answer; the last scan stays valid, and the next one makes up.
@@ -264,13 +266,14 @@ class Inventory:
         shown.phase_seconds.labels(ScanPhase.JUDGE).observe(end - read)
 
     def get_offered(self, name: str) -> Device:
-        """The device of that name, if it is on offer. Unless it is, with its link on the node, the node is
-        looked at once more first: a device that was allocated was on offer, and may have come home from a
-        pod since the last scan. Of a GPU it is asked again who serves it: it may be on offer only for as long
-        as another pod has it.
+        """Return the offered device of that name.
+
+        A device that is unknown, or has no link on the node, makes a scan first: it was offered when it was
+        allocated, and may have returned from a pod since the last scan. For a GPU the other drivers are
+        checked again: it may be offered only while another pod has it.
 
         Raises:
-            DeviceError: ``DEVICE_NOT_FOUND``, or the reason it is held back.
+            DeviceError: ``DEVICE_NOT_FOUND``, or the reason why it is not offered.
         """
         known = self.view.offered.get(name)
         was_in_pod = known is not None and known.kind is DeviceKind.NIC and not known.ifname
@@ -327,7 +330,7 @@ class Inventory:
         }
 
     def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:
-        """Count what is odd, and say each thing once for as long as it stays."""
+        """Count the warnings, and log each of them once while it lasts."""
         warnings = (*facts.warnings, *(line for decision in decisions for line in decision.warnings))
         self._metrics.inventory.filter_failures.set(sum(decision.filter_failed for decision in decisions))
         self._metrics.inventory.warnings.set(len(warnings))
@@ -341,7 +344,7 @@ def _is_held(prepared: PreparedDevice, record: PreparedClaim) -> bool:
 
 
 def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> frozenset[str]:
-    """Log what was not said before; what is returned is ``before`` for the next time."""
+    """Log the warnings that are not in ``before``; returns the ``before`` of the next call."""
     for warning in dict.fromkeys(warnings):
         if warning not in before:
             log.warning("%s: %s", topic, warning)
@@ -349,7 +352,7 @@ def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> f
 
 
 class HealthWatch(Protocol):
-    """Who judges the devices' health after each scan (``driver.health.monitor.HealthMonitor``)."""
+    """Evaluates the health of devices after each scan (``driver.health.monitor.HealthMonitor``)."""
 
     @property
     def taints(self) -> Mapping[str, Sequence[Taint]]:
@@ -387,8 +390,8 @@ class PublishLoop:
         self._watch = ChangeWatch()
         self._running = False
         self._lost: frozenset[str] = frozenset()
-        self._told_crowded: set[str] = set()
-        """Attributes of which it was said that a slice has no room for them."""
+        self._logged_crowded: set[str] = set()
+        """Attributes already logged as not fitting into a slice."""
         self._overruns = 0
         """Those of the watch that have been counted."""
 
@@ -404,7 +407,7 @@ class PublishLoop:
             self._watch.note(Changes(routes=True))
 
     async def run(self) -> None:
-        """Scan and publish for ever.
+        """Scan and publish until cancelled.
 
         Raises:
             KernelError: notifications cannot be had (any more).
@@ -452,7 +455,7 @@ class PublishLoop:
         devices = tuple(view.offered.values())
         plan = plan_slices(devices, view.policy)
         self._lost = warn_once("publish", plan.losses, self._lost)
-        self._tell_crowded(plan.crowded)
+        self._log_crowded(plan.crowded)
         if self._health is not None:
             await self._health.scanned(is_full=changes.everything)
         self._pages, self._served = plan.pages, view.served
@@ -462,12 +465,12 @@ class PublishLoop:
         self._on_scan()
         return True
 
-    def _tell_crowded(self, crowded: Mapping[str, Sequence[str]]) -> None:
+    def _log_crowded(self, crowded: Mapping[str, Sequence[str]]) -> None:
         """That more is known than a slice takes is by design: one line for all devices, and once."""
-        news = {name for names in crowded.values() for name in names} - self._told_crowded
+        news = {name for names in crowded.values() for name in names} - self._logged_crowded
         if not news:
             return
-        self._told_crowded |= news
+        self._logged_crowded |= news
         log.info(
             "more is known of %d devices than the %d attributes that a slice takes of each; left out where "
             "there is no room: %s (prefer_attributes chooses, dranet devices -o json has all)",
@@ -477,7 +480,30 @@ class PublishLoop:
         )
 
     def publish(self) -> None:
-        """Say again what is to be published, with the taints as they are now; nothing before the first
-        scan."""
+        """Publish the last scan with the current taints; nothing before the first scan."""
         if self._pages is not None and self._may_publish(self._served):
             self._publisher.set_desired(self._pages, self._health.taints if self._health is not None else {})
+
+
+class CapturedFacts:
+    """The facts of a capture, read once. No kernel is asked, and no pod can have the devices: this
+    node may have others of their names. Arguments: see :func:`read_capture`."""
+
+    is_live = False
+
+    def __init__(self, file: str, named_by: str = "facts_file") -> None:
+        self._file, self._named_by = file, named_by
+        self._facts: NodeFacts | None = None
+
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
+        """A capture has its own."""
+
+    def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:
+        """Read the file at the first call.
+
+        Raises:
+            SettingsError: it cannot be read, or is no capture.
+        """
+        if self._facts is None:
+            self._facts = read_capture(self._file, self._named_by).facts
+        return self._facts

@@ -1,4 +1,4 @@
-"""What the driver told of lately, for people who come to look: a bounded list, in memory alone."""
+"""Recent events, as the status page shows them: a bounded list in memory."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class RecentEvents:
             self._kept.append(RecentEvent(time.time(), *new))
 
     def add_event(self, event: EventNote) -> None:
-        """What is told in an Event."""
+        """Add what is also reported as an Event."""
         self.add(event.type, event.reason, _name(event.regarding), event.note)
 
-    def add_normal(self, word: str, about: ObjectRef, told: str) -> None:
-        """What makes no Event because all is well."""
-        self.add(NORMAL, word, _name(about), told)
+    def add_normal(self, word: str, about: ObjectRef, text: str) -> None:
+        """Add what makes no Event because it is normal."""
+        self.add(NORMAL, word, _name(about), text)
 
     def list(self) -> Sequence[RecentEvent]:
         return tuple(self._kept)

@@ -4,11 +4,11 @@ SIGTERM and SIGINT are taken by a thread of its own: they are heard, and the tim
 loop hangs on a disk or the end waits for a thread that the kernel does not let go. An end in order takes a
 second or two; what has a time limit on the way out (the drain, the last statuses, a hook) keeps its own. If
 all of them together, or something without one, take longer than :data:`END_SECONDS` after the drain, then the
-log says what is still at work and since when, and the process ends with :data:`EXIT_FORCED`. What it leaves
+log lists what is still at work and since when, and the process ends with :data:`EXIT_FORCED`. What it leaves
 is what a SIGKILL leaves: the next start goes on from it.
 
-The kubelet and the runtime may repeat SIGTERM, when one of them restarts meanwhile. So a second one changes
-nothing but is told. A second SIGINT comes from a person at the keyboard, and ends the process at once.
+The kubelet and the runtime may repeat SIGTERM, when one of them restarts meanwhile. So a second one is logged
+and changes nothing. A second SIGINT comes from a person at the keyboard, and ends the process at once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EXIT_FORCED = 3
 END_SECONDS = 15.0
 """From the end of the drain to the end of the process, at most. The pod's grace period must be longer than
 both together."""
-TELL_SECONDS = 1.0
-"""For the last line of the log: who reads our output may hang, too."""
+LAST_LOG_SECONDS = 1.0
+"""For the last line of the log: the reader of our output may also hang."""
 _LOOK_SECONDS = 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -75,7 +75,7 @@ class Shutdown:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def stop_with(self, on_stop: Callable[[], object]) -> None:
-        """Call this, on the event loop that runs here, when the process is told to stop, or has been."""
+        """Call this, on the event loop that runs here, when the process is asked to stop, or has been."""
         loop = self._loop = asyncio.get_running_loop()
         with self._lock:
             self._on_stop = lambda: loop.call_soon_threadsafe(on_stop)
@@ -122,12 +122,12 @@ class Shutdown:
                     self._on_stop()
 
     def _force(self, why: str) -> None:
-        teller = threading.Thread(target=self._tell, args=(why,), daemon=True)
-        teller.start()
-        teller.join(TELL_SECONDS)
+        logger = threading.Thread(target=self._log_force, args=(why,), daemon=True)
+        logger.start()
+        logger.join(LAST_LOG_SECONDS)
         os._exit(EXIT_FORCED)
 
-    def _tell(self, why: str) -> None:
+    def _log_force(self, why: str) -> None:
         log.error("ending by force, %s; still at work: %s", why, self._describe())
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -1,13 +1,16 @@
-"""The ready gate: a container whose NIC is not verified in its namespace does not start.
+"""The start gate: a container whose NIC is not verified in its namespace does not start.
 
-Prepare answers with a CDI device that mounts a per-claim *ready file*. The file is a link to the network
-namespace of the sandbox in which the claim was attached and verified, so it can be mounted only as long as
-that sandbox lives; otherwise the OCI runtime cannot make the mount and the container is not created. This
-holds even when the runtime has skipped our hook, which it does when a plugin is late or gone (it "fails
-open"), and when a sandbox is replaced while no driver runs.
+Prepare answers with a CDI device that mounts a *ready file* of the claim. The file is a link to the network
+namespace of the sandbox in which the claim was attached and verified, so it can be mounted only while that
+sandbox lives; otherwise the OCI runtime cannot make the mount and the container is not created. This holds
+even when the runtime has skipped our hook, as it does when a plugin is late or gone (it "fails open"), and
+when a sandbox is replaced while no driver runs. That a claim is attached is noted in a second link.
 
-The file is of the claim, and several pods may have one claim: then it is there only while a container of the
-right one is being started (``start_windows``). That the claim is attached is noted in a file beside it.
+A claim from a template belongs to one pod, and its file stays as long as the sandbox: a container that fails
+is started again even while no driver runs. Any pod may name a claim that was made by hand, and the kubelet,
+which has prepared it, starts that pod without asking us. So its file exists only from our answer to
+``CreateContainer`` until ``StartContainer``, which containerd and CRI-O call after the OCI runtime has made
+its mounts (:class:`StartWindows`).
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class StartGate:
         return _leads_somewhere(self._notes / claim_uid)
 
     def read_attached_at(self, claim_uid: str) -> float | None:
-        """Since when (unix seconds), as the file's own time tells."""
+        """Since when (unix seconds), from the file's own timestamp."""
         try:
             return (self._notes / claim_uid).lstat().st_mtime
         except OSError:
@@ -182,12 +185,12 @@ def _is_ours(path: Path) -> bool:
 
 def _remove_link(path: Path) -> None:
     _check_link(path)
-    if path.is_symlink():  # a disk that is read-only refuses to remove what is not there, too
+    if path.is_symlink():  # a read-only disk also refuses to remove what does not exist
         path.unlink(missing_ok=True)
 
 
 def _check_link(path: Path) -> None:
-    """Whoever put something else there would have let the containers start, or means it for himself."""
+    """Anything else would let the containers start, or belongs to another program."""
     if not path.is_symlink() and path.exists():
         raise files.NotOurs("no link to a network namespace", path)
 

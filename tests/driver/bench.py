@@ -9,9 +9,8 @@ from dranet.claims.plan.device import plan_device
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
-from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.loop import FileReconciler
-from dranet.driver.reconcile.pods import PodReconciler
+from dranet.driver.reconcile.pods import ActionLog, PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, placements
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate, StartWindows

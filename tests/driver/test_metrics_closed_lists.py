@@ -12,7 +12,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import _VERBS
 from dranet.driver.alignment.verdicts import LEVELS
 from dranet.driver.instances.leader import InstanceState
-from dranet.driver.reconcile.actions import Action
+from dranet.driver.reconcile.pods import Action
 from dranet.model.plan import Step
 from dranet.telemetry.claims import LeaseOutcome, PreparePhase
 from dranet.telemetry.node import ScanKind, ScanPhase

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver import publish
-from dranet.driver.captured import CapturedFacts
-from dranet.driver.publish import BURST, Inventory, PublishLoop, View
+from dranet.driver.publish import BURST, CapturedFacts, Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.policy import Decision, Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes

@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.containers import ContainerFiles
-from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop, Reconcilers
-from dranet.driver.reconcile.pods import PodReconciler
+from dranet.driver.reconcile.pods import ActionLog, PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
@@ -263,7 +262,7 @@ class TestWhen:
         loop, asked = start_loop(3600.0), list[str]()
         monkeypatch.setattr(loop, "ask", asked.append)
         scans = [frozenset(home.split()) for home in ("a", "a", "a b", "", "a")]
-        monkeypatch.setattr(PodReconciler, "find_come_home", lambda *_: scans.pop(0))
+        monkeypatch.setattr(PodReconciler, "find_returned", lambda *_: scans.pop(0))
         for _ in tuple(scans):
             loop.scanned(())
         assert len(asked) == 3

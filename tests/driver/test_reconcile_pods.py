@@ -394,7 +394,7 @@ class TestADeviceThatCameHomeByItself:
         bench = start()
         attached(bench, pod)
         pod.delete()
-        assert bench.pods.find_come_home(self.LINKS) == {sandbox(pod).id}
+        assert bench.pods.find_returned(self.LINKS) == {sandbox(pod).id}
 
     def test_is_no_other_than_one_whose_pods_namespace_is_gone(
         self, start: Callable[..., Bench], pod: Namespace
@@ -402,7 +402,7 @@ class TestADeviceThatCameHomeByItself:
         """A release that is under way has brought the link home, and has not written that down."""
         bench = start()
         attached(bench, pod)
-        assert not bench.pods.find_come_home(self.LINKS)
+        assert not bench.pods.find_returned(self.LINKS)
 
 
 def test_a_container_that_names_no_claim_and_was_started_while_no_driver_was_there_is_told(

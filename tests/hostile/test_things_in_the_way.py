@@ -331,7 +331,7 @@ def test_the_lock_of_another_instance_tells_of_nobody(short_folder: Path, plant:
     before = snapshot(path)
     instances = Members(folder, "me", lambda _: ())
     instances.join()
-    instances.say_goodbye()
+    instances.announce_leaving()
     assert instances.find_others() == frozenset()
     instances.leave()
     assert snapshot(path) == before

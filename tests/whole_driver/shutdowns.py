@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from dranet.driver.shutdown import EXIT_FORCED, TELL_SECONDS
+from dranet.driver.shutdown import EXIT_FORCED, LAST_LOG_SECONDS
 from testbed.cluster import DRIVER_NAME, JsonObject, Testbed
 from testbed.driver.process import DriverProcess
 from testbed.isolation import WORK_DIR
@@ -52,7 +52,7 @@ class Ended:
 
     def assert_forced(self, *told: str) -> None:
         assert self.exit_code == EXIT_FORCED, self.log
-        assert self.seconds < DRAIN_SECONDS + SHORT_END_SECONDS + TELL_SECONDS + SLACK_SECONDS, self.log
+        assert self.seconds < DRAIN_SECONDS + SHORT_END_SECONDS + LAST_LOG_SECONDS + SLACK_SECONDS, self.log
         assert "Traceback" not in self.log, self.log
         last = self.log.splitlines()[-1]
         assert "ending by force" in last, self.log

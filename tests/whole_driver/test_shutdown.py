@@ -15,7 +15,7 @@ import pytest
 import dranet
 from dranet.cluster import paths
 from dranet.driver.instances.leader import FLUSH_SECONDS
-from dranet.driver.shutdown import END_SECONDS, EXIT_FORCED, TELL_SECONDS
+from dranet.driver.shutdown import END_SECONDS, EXIT_FORCED, LAST_LOG_SECONDS
 from dranet.settings import Settings
 from testbed.apiserver.faults import Trouble
 from testbed.cluster import Testbed
@@ -40,7 +40,7 @@ UPDATES_PAGE = Path(dranet.__file__).parents[1] / "docs/user/updates.md"
 
 
 def test_the_longest_end_is_inside_the_grace_period_of_every_pod_of_the_driver() -> None:
-    longest = Settings().drain_seconds + END_SECONDS + TELL_SECONDS
+    longest = Settings().drain_seconds + END_SECONDS + LAST_LOG_SECONDS
     documented = re.search(r"terminationGracePeriodSeconds: (\d+)", UPDATES_PAGE.read_text())
     assert documented is not None
     assert longest < DEFAULT_GRACE_SECONDS < int(documented[1])

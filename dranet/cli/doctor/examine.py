@@ -20,8 +20,8 @@ from dranet.cli.doctor.running import ask_running_driver, no_answer
 from dranet.cli.doctor.runtime_config import read_runtime_config
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
-from dranet.driver.captured import CapturedFacts
 from dranet.driver.protected_addresses import OWN_ADDRESS
+from dranet.driver.publish import CapturedFacts
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress

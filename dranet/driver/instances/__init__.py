@@ -1,1 +1,1 @@
-"""Two instances of the driver on one node, as in a rolling update: who works, who waits, who leaves."""
+"""Instances of the driver that share a node during an update: members, leader and locks."""

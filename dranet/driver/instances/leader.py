@@ -1,15 +1,14 @@
-"""Who has the duties when two instances of the driver are on one node, as in a rolling update.
+"""Which instance of the driver leads on this node, and how one leaves.
 
-Answering the kubelet and the runtime is everybody's work. The *duties* (publishing slices, renewing leases,
-what is done by the clock) are of one instance, the one that has ``duty.lock``:
+Two instances overlap during an update. Both answer the kubelet and the runtime; the leader alone publishes
+slices, renews leases and looks around regularly. The leadership changes by two file locks and a request:
 
-* A newcomer takes ``successor.lock`` and waits. When it is fit to take over (the kubelet has registered it,
-  the runtime is synchronized with it), it asks for the duties.
-* Who has them then ends its duty tasks and lets the lock go. It goes on answering until it is stopped, and
-  takes the duties again should its successor die.
-* Who is killed loses its locks, and whoever waits takes over.
+* A newcomer waits as successor; when it is fit, it leaves a request in the folder of instances.
+* The leader ends its tasks and releases the lock. It answers calls until it is stopped, and leads again if
+  its successor dies.
+* A killed instance loses its locks, and the one that waits takes over.
 
-Nobody polls while an instance is alone on the node: the folder of instances wakes it when somebody comes.
+An instance that is alone does not poll: the folder wakes it when another one comes.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from dranet.telemetry import HandoverMetrics
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.2
-"""Pace of who waits for the duties: a predecessor that is killed says no word."""
+"""Polling interval of an instance that waits to lead: a killed leader sends no message."""
 OVERLAP_SECONDS = 1.0
-"""Pace of the others, while there is more than one instance."""
+"""Polling interval of the others, while there is more than one instance."""
 PATIENCE_SECONDS = 10.0
-"""Who has the duties gives them within a second or two; for longer it hangs, or is stopped."""
+"""A leader hands over within a second or two; if it takes longer, it hangs or is stopped."""
 
 
 class InstanceState(StrEnum):
-    """What an instance is to the others; the ``state`` label of the metric."""
+    """The role of an instance; the ``state`` label of the metric."""
 
     WAITING = "waiting"
-    """New here; somebody else has the duties."""
+    """New; another instance leads."""
     LEADER = "on-duty"
     RETIRED = "retired"
-    """Has handed the duties over; has them again if the successor dies."""
+    """Has handed over; leads again if the successor dies."""
     ASIDE = "aside"
-    """Has let go of them, until told otherwise."""
+    """Does not lead until it is asked to come back."""
 
 
 class Leadership:
@@ -79,13 +78,13 @@ class Leadership:
         self._on_state = on_state
         self._on_company = on_company
         self._on_gone = on_gone
-        self._duty = FileLock(state_dir / "duty.lock")
+        self._leader_lock = FileLock(state_dir / "duty.lock")
         self._successor = FileLock(state_dir / "successor.lock")
         self._state = InstanceState.WAITING
         self._elders: frozenset[str] = frozenset()
         self._leaving = False
         self._complain_at = 0.0
-        """When to say that the duties do not come (``time.monotonic()``); 0: not asked for yet."""
+        """When to log that the leader does not hand over (``time.monotonic()``); 0: not asked yet."""
         self._changed = asyncio.Event()
         self.others: frozenset[str] = frozenset()
         """Pod UIDs of the other living instances, as last seen."""
@@ -96,11 +95,11 @@ class Leadership:
 
     @property
     def newcomers(self) -> frozenset[str]:
-        """Others that came while we had the duties, and do not have them yet."""
+        """Others that came while we lead, and do not lead yet."""
         return self.others - self._elders if self._state is InstanceState.LEADER else frozenset()
 
     def join(self) -> None:
-        """Become one of the instances, and have the duties at once where nobody else has them.
+        """Become one of the instances, and lead at once if no other does.
 
         Raises:
             SettingsError: a process with our pod UID lives.
@@ -115,13 +114,13 @@ class Leadership:
             log.info("another instance has the duties of this node; taking over when ready")
 
     def leave(self) -> None:
-        """Let everything go; repeatable. Others take our end from it, so it comes after all else."""
-        for lock in (self._duty, self._successor):
+        """Release everything; repeatable. Others see our end by it, so it comes last."""
+        for lock in (self._leader_lock, self._successor):
             lock.close()
         self._instances.leave()
 
     async def run(self, duties: Callable[[], Awaitable[None]]) -> None:
-        """Run ``duties`` whenever they are ours, for ever. What they raise ends this."""
+        """Run ``duties`` while we lead, until cancelled. What they raise ends this."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_folder(), name="instances")
             while True:
@@ -137,7 +136,7 @@ class Leadership:
         """
         deadline = time.monotonic() + timeout_seconds
         self._leaving = True
-        self._instances.say_goodbye()
+        self._instances.announce_leaving()
         reached(Failpoint.HANDOVER_GOODBYE_SAID)
         if self._state is InstanceState.WAITING:
             self._successor.release()
@@ -148,29 +147,29 @@ class Leadership:
         return bool(staying) and not self.newcomers & staying
 
     def _find_staying(self) -> frozenset[str]:
-        """Others that do not leave, too: of those who leave at the same time the last one stays for the pods
-        that wait."""
-        leaving = self._instances.find_leaving()  # first: who has gone since is not among the others
+        """Others that are not leaving as well. If several leave at the same time, the last one stays for the
+        pods that wait."""
+        leaving = self._instances.find_leaving()  # first: one that has gone since is in no list
         self._look()
         return self.others - leaving
 
     def step_aside(self, why: str) -> None:
-        """Let the duties go, e.g. because another instance's records are not ours to judge."""
+        """Stop leading, for instance because another instance's records cannot be read."""
         if self._state is not InstanceState.ASIDE:
             log.warning("stepping aside: %s", why)
-            was_on_duty = self._state is InstanceState.LEADER
+            was_leader = self._state is InstanceState.LEADER
             self._enter(InstanceState.ASIDE)
-            if not was_on_duty:
+            if not was_leader:
                 self._successor.release()
             self._changed.set()
 
     def come_back(self) -> None:
-        """The reason to step aside is gone: wait for the duties again, if nobody else is there for them."""
+        """The reason to step aside is gone: wait to lead again, if there is no other instance."""
         if self._state is InstanceState.ASIDE and not self._instances.find_others():
             log.info("not aside any more")
             self._enter(InstanceState.WAITING)
 
-    # On duty
+    # While it leads
 
     async def _serve(self, duties: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -179,7 +178,7 @@ class Leadership:
             running.cancel()
 
     def _let_go(self) -> None:
-        self._duty.release()
+        self._leader_lock.release()
         reached(Failpoint.HANDOVER_DUTIES_RELEASED)
         for asker in self._instances.find_askers():
             self._instances.withdraw_request(asker)
@@ -190,13 +189,13 @@ class Leadership:
             reached(Failpoint.HANDOVER_DUTIES_GIVEN)
 
     async def _wait_wanted(self) -> None:
-        """Until a living newcomer asks for the duties, or we have stepped aside."""
+        """Wait until a living newcomer asks to lead, or we have stepped aside."""
         while self._state is InstanceState.LEADER:
             if self.others & self._instances.find_askers():
                 return
             await self._wait_changed(OVERLAP_SECONDS if self.others else None)
 
-    # Not on duty
+    # While another leads
 
     async def _wait_turn(self) -> None:
         while True:
@@ -214,14 +213,14 @@ class Leadership:
                 self._ask()
 
     def _ask(self) -> None:
-        """Say that we are ready for the duties, and after a while to the log who does not give them."""
+        """Request to lead, and log after a while which process does not hand over."""
         if self._successor.held:
             self._instances.request()
         now = time.monotonic()
         self._complain_at = self._complain_at or now + PATIENCE_SECONDS
         if now >= self._complain_at:
             self._complain_at = math.inf
-            waits_for = self._duty if self._successor.held else self._successor
+            waits_for = self._leader_lock if self._successor.held else self._successor
             log.warning(
                 "ready for the duties for %g s, and they are not given: %s has %s; here are also %s",
                 PATIENCE_SECONDS,
@@ -231,12 +230,12 @@ class Leadership:
             )
 
     def _take(self) -> bool:
-        """The duties, if they are free and we are next; whether we have them now."""
+        """Take the lead if it is free and we are next; returns whether we lead now."""
         if self._leaving or self._state is InstanceState.ASIDE:
             return False
         if self._state is InstanceState.RETIRED:
             return self._take_again()
-        if not (self._successor.try_acquire() and self._duty.try_acquire()):
+        if not (self._successor.try_acquire() and self._leader_lock.try_acquire()):
             return False
         reached(Failpoint.HANDOVER_DUTIES_LOCKED)
         self._successor.release()
@@ -245,11 +244,11 @@ class Leadership:
         return True
 
     def _take_again(self) -> bool:
-        """Unless a successor lives that has not taken them yet."""
-        if not self._duty.try_acquire():
+        """Take the lead again, unless a successor lives that has not taken it yet."""
+        if not self._leader_lock.try_acquire():
             return False
         if not self._successor.try_acquire():
-            self._duty.release()
+            self._leader_lock.release()
             return False
         self._successor.release()
         return True
@@ -263,7 +262,7 @@ class Leadership:
             self._metrics.state.labels(known).set(known is state)
         self._on_state(state)
 
-    # Who is about
+    # Other instances
 
     async def _follow_folder(self) -> None:
         while True:  # a new watch each time: the folder itself may have been removed and made again
@@ -272,7 +271,7 @@ class Leadership:
                 await watch.wait_changed()
 
     async def _wait_changed(self, seconds: float | None) -> None:
-        """Until the folder changes, or for so long; then look."""
+        """Wait until the folder changes, at most this long; then look."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -306,7 +305,7 @@ LINGER_SECONDS = 2.0
 
 
 class Drain:
-    """The walk out, begun once; what serves goes on until it has ended."""
+    """The end of an instance, begun once; its services go on until it is done."""
 
     def __init__(
         self, handover: Leadership, kubelet: KubeletPlugin, store: ClaimStore, reporter: Reporter
@@ -320,7 +319,7 @@ class Drain:
         """Pods whose sandboxes are waited for, as last seen."""
 
     async def run(self, seconds: float) -> None:
-        """End our part of the work, within about so many seconds, and say the last words."""
+        """End our part of the work within about this many seconds, and write the last reports."""
         log.info("draining", extra={"context": {"seconds": seconds}})
         self.begun = True
         deadline = asyncio.get_running_loop().time() + seconds
@@ -332,8 +331,8 @@ class Drain:
             log.warning("some claim statuses or Events were not written in time")
 
     async def _step_back(self, deadline: float) -> None:
-        """The other instance takes new work; ours is served to its end. The kubelet hangs up on who is not
-        registered any more, so what it waits for is answered before."""
+        """The other instance takes new work; ours is served to its end. The kubelet closes the connection of
+        a driver that is no longer registered, so its calls are answered first."""
         loop = asyncio.get_running_loop()
         await self._kubelet.drain(deadline - loop.time())
         await self._kubelet.deregister()
@@ -342,7 +341,7 @@ class Drain:
         await self._kubelet.drain(deadline - loop.time())
 
     async def _drain(self, deadline: float) -> None:
-        """Nobody else is there: refuse new work, and let what was promised happen."""
+        """Without another instance: refuse new work, and wait for the pods that were promised a NIC."""
         loop = asyncio.get_running_loop()
         self._kubelet.refuse("the driver is stopping; the kubelet tries again with its successor")
         await self._kubelet.drain(deadline - loop.time())

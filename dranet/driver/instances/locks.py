@@ -20,7 +20,7 @@ CLOSE_SECONDS = 5.0
 
 
 class NodeLock:
-    """Repeatable within a thread. A process that ends, however it ends, holds nobody up any more."""
+    """Repeatable within a thread. A process that ends, however it ends, no longer blocks others."""
 
     def __init__(self, path: Path) -> None:
         self._threads = threading.RLock()
@@ -31,15 +31,15 @@ class NodeLock:
 
     @contextmanager
     def hold(self, timeout_seconds: float, reason: Reason | None) -> Iterator[None]:
-        """Hold it, waiting at most so long.
+        """Acquire the lock, waiting up to ``timeout_seconds``.
 
         Raises:
-            KernelError: somebody else has it for longer; with ``reason``.
+            KernelError: another thread or process has it for longer; with ``reason``.
             StoreError: the lock's file cannot be opened.
         """
         deadline = time.monotonic() + timeout_seconds
         if not self._threads.acquire(timeout=max(0.0, timeout_seconds)):
-            is_ours = self._depth > 0  # else the thread that has it waits for another process, too
+            is_ours = self._depth > 0  # else the thread that has it also waits for another process
             raise _busy(timeout_seconds, reason, "" if is_ours else self._processes.describe_holder())
         try:
             if self._depth == 0 and not self._processes.acquire(deadline):
@@ -79,10 +79,10 @@ def _busy(seconds: float, reason: Reason | None, holder: str = "") -> KernelErro
 
 
 LOCK_FILE = "work.lock"
-"""Beside the store: who shares the one shares the other."""
+"""Next to the store: instances that share the store share the locks."""
 WAIT_SECONDS = 20.0
 """For another instance. Less than the kubelet's caller is given (``kubelet.plugin.ANSWER_SECONDS``), so that
-the pod's events say what is waited for."""
+the pod's Events name what it waits for."""
 
 
 class Work(StrEnum):
@@ -130,7 +130,7 @@ class WorkLocks:
         )
 
     def is_held(self, work: Work, name: str) -> bool:
-        """Whether anybody holds it, in this process or another.
+        """Whether it is held, in this process or another.
 
         Raises:
             StoreError: the lock file cannot be used.

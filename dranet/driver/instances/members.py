@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 FOLDER = "instances"
 """In the state folder."""
 _OWNER = "driver.lock"
-"""Beside that folder: whose the state folder is."""
+"""Next to that folder: names the owner of the state folder."""
 _TIDYING = "tidying.lock"
-"""There, too: of who removes what the dead have left."""
+"""In the same folder: held while the files of dead instances are removed."""
 _LOCK = ".lock"
 _REQUEST = ".wants-duties"
 _GOODBYE = ".is-leaving"
@@ -79,7 +79,7 @@ class Members:
         reached(Failpoint.HANDOVER_JOINED)
 
     def stay(self) -> None:
-        """Be there again where somebody has removed our file: others would take us for dead. Repeatable."""
+        """Restore our file if it was removed: others would take us for dead. Repeatable."""
         if self._lock.is_in_place():
             return
         if self._lock.held:
@@ -96,20 +96,18 @@ class Members:
         if self._lock.held:
             _remove(self._lock.path)
             reached(Failpoint.HANDOVER_NAME_REMOVED)
-            self._withdraw_words(
-                self._own
-            )  # afterwards: who looks between the two must not take us for staying
+            self._withdraw_words(self._own)  # afterwards: in between we must not look like staying
         self._lock.close()
         self._owner.release()
 
     def find_others(self) -> frozenset[str]:
-        """Those that live beside us."""
+        """The other living instances."""
         return frozenset(name for name in self._list_names(_LOCK) - {self._own} if self._lives(name))
 
     # Word for another one
 
     def request(self) -> None:
-        """Ask who has the duties to hand them over; repeatable."""
+        """Ask the leader to hand over; repeatable."""
         self._leave_word(_REQUEST)
         reached(Failpoint.HANDOVER_REQUEST_LEFT)
 
@@ -121,12 +119,12 @@ class Members:
         """Ours, or that of ``name``: it is fulfilled or void. Wakes who asked. Repeatable."""
         _remove(self._word(name or self._own, _REQUEST))
 
-    def say_goodbye(self) -> None:
-        """We are about to leave: nobody may count on us. Holds until :meth:`leave`."""
+    def announce_leaving(self) -> None:
+        """Announce that we leave, so no instance relies on us. Holds until :meth:`leave`."""
         self._leave_word(_GOODBYE)
 
     def find_leaving(self) -> frozenset[str]:
-        """Those that have said good-bye, also when they are dead by now."""
+        """The instances that have announced it, including dead ones."""
         return self._list_names(_GOODBYE)
 
     def _leave_word(self, word: str) -> None:
@@ -142,13 +140,13 @@ class Members:
     def _word(self, name: str, word: str) -> Path:
         return self.folder / f"{name}{word}"
 
-    # Who lives
+    # Living instances
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}{_LOCK}"
 
     def _list_names(self, suffix: str) -> frozenset[str]:
-        """What is no file tells of nobody."""
+        """Entries that are not files are ignored."""
         found = self.folder.glob(f"*{suffix}")
         return frozenset(path.name.removesuffix(suffix) for path in found if files.is_file(path))
 
@@ -161,16 +159,16 @@ class Members:
             return True
 
     def _remove_dead(self) -> None:
-        """By one of us at a time: the slower would remove what a newcomer under that name has made since. Of
-        a lone one that knew nothing of this folder there is only the plugin folder's lock, which we have."""
+        """One instance at a time: a slower one would remove what a newcomer of that name has made since. An
+        instance that ran alone has no file here, and we hold its lock on the plugin folder."""
         with contextlib.closing(FileLock(self.folder.parent / _TIDYING)) as turn:
             if _can_take(turn):
                 for name in (self._list_names(_LOCK) | {_ALONE}) - {self._own}:
                     self._remove_leavings(name)
 
     def _remove_leavings(self, name: str) -> None:
-        """Of a dead one. While we share its lock nobody can start under its name, and nobody who looks takes
-        it for alive: it may have asked for the duties."""
+        """Remove the files of a dead instance. While we share its lock, no process can start under its name,
+        and none takes it for alive: it may have asked to lead."""
         with contextlib.closing(FileLock(self._path(name))) as lock:
             if not _can_take(lock, shared=True):
                 return
@@ -186,7 +184,7 @@ class Members:
 
 
 def _can_take(lock: FileLock, *, shared: bool = False) -> bool:
-    """A lock that cannot be asked for is nobody's whose leavings are ours to remove."""
+    """Whether the lock can be taken; one that cannot be opened leaves its instance's files alone."""
     try:
         return lock.try_acquire(shared=shared)
     except StoreError as error:

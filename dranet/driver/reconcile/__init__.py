@@ -1,1 +1,1 @@
-"""The store's intent against what runtime, kernel and API server have: what differs is made good."""
+"""Compare the store's intent with runtime, kernel and API server, and repair what differs."""

@@ -1,7 +1,9 @@
-"""Files that belong to claims: those of no claim go, and those that a claim lacks are written again.
+"""Reconcile: after each Synchronize of the runtime, when a connection is back, and every few minutes.
 
-Ready files, CDI specs and the files that tell containers of their devices. Nothing reads them but the runtime
-and containers, so only the driver can notice that somebody has removed one.
+Records against pod sandboxes (``pods``), files against records (:class:`FileReconciler`), and records
+without a sandbox against the API server (:class:`OwnerReconciler`). A regular look compares two readings
+some seconds apart, because a difference may just be work under way: the runtime calls two instances of the
+driver one after the other, and a Prepare commits its record before its files.
 """
 
 from __future__ import annotations
@@ -18,8 +20,7 @@ from msgspec import Struct
 
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
-from dranet.driver.reconcile.actions import Action, ActionLog, Why
-from dranet.driver.reconcile.pods import PodReconciler
+from dranet.driver.reconcile.pods import Action, ActionLog, PodReconciler, Why
 from dranet.driver.reconcile.runtime_view import (
     RuntimeSnapshot,
     RuntimeView,
@@ -58,7 +59,7 @@ class FileReconciler:
         self._actions = actions
 
     def forget_other_boots(self) -> None:
-        """After a reboot no namespace, gate or attach of a record is left; the kubelet prepares anew.
+        """After a reboot no namespace, gate or attach of a record is left; the kubelet prepares again.
 
         Raises:
             KernelError: another instance holds the node's devices for too long.
@@ -68,7 +69,7 @@ class FileReconciler:
             for record in self._store.get_all():
                 if record.boot_id != self._boot_id:
                     for remove in (self._gate.close, self._files.remove):
-                        with suppress(StoreError):  # of no record, so the sweep tries it again, and tells
+                        with suppress(StoreError):  # of no record, so the sweep tries it again, and logs it
                             remove(record.claim.uid)
                     self._store.delete(record.claim.uid)
                     self._actions.note(Action.FORGOTTEN, Why.REBOOTED, record)
@@ -94,7 +95,7 @@ class FileReconciler:
                 self._actions.note_files("CDI spec, metadata", claim_uid)
 
     def shut_gates(self) -> None:
-        """Of claims that several pods may use, which no container is being started with.
+        """Close the gates of claims that several pods may use, unless a container is being started with them.
 
         Raises:
             StoreError: a ready file cannot be removed.
@@ -104,8 +105,8 @@ class FileReconciler:
                 self._windows.sweep(pod_uid, self._store.get_by_pod(pod_uid))
 
     def find_unfinished(self, seen_before: Sequence[PreparedClaim]) -> tuple[PreparedClaim, ...]:
-        """Of the claims that were prepared some time ago those without their CDI spec: a Prepare that is
-        under way writes its own."""
+        """The claims without a CDI spec, among those prepared some time ago: a running Prepare writes its
+        own."""
         known = {record.claim.uid for record in self._store.get_all()}
         return tuple(
             record for record in seen_before if record.claim.uid in known and self._files.are_missing(record)
@@ -182,7 +183,7 @@ class OwnerReconciler:
         """``None`` where the claim has the devices still.
 
         Raises:
-            ClusterError: no answer, or a refusal: nobody knows.
+            ClusterError: no answer, or a refusal: the owner is unknown.
         """
         try:
             claim = await self._fetch(record.claim)
@@ -240,7 +241,7 @@ class ReconcileLoop:
         self._asked = asyncio.Event()
         self._working = asyncio.Lock()
         self._complaint = ""
-        self._come_home: frozenset[str] = frozenset()
+        self._returned: frozenset[str] = frozenset()
         """Sandboxes whose devices were on the host at the last scan."""
 
     def ask(self, why: str) -> None:
@@ -254,14 +255,14 @@ class ReconcileLoop:
         self.ask(f"claim {claim_uid} holds a device that another claim was allocated")
 
     def scanned(self, links: Iterable[Link]) -> None:
-        """The node's links were read; called on the event loop. What cannot be given back is no reason to
-        look after each scan: to try changes links, which leads to the next scan."""
-        before, self._come_home = self._come_home, self._pods.find_come_home(links, self._come_home)
-        if self._come_home - before:
-            self.ask("a device came home by itself")
+        """The node's links were read; called on the event loop. A device that cannot be
+        restored is no reason to look after each scan: the attempt changes links, which leads to a scan."""
+        before, self._returned = self._returned, self._pods.find_returned(links, self._returned)
+        if self._returned - before:
+            self.ask("a device returned by itself")
 
     async def run(self) -> None:
-        """After each Synchronize, for ever; each instance for itself, because each has its own connection."""
+        """Reconcile after each Synchronize, until cancelled; each instance has its own connection."""
         while True:
             snapshot = await self._snapshots.get()
             async with self._working:
@@ -269,7 +270,7 @@ class ReconcileLoop:
             self._asked.set()  # what only a regular look may judge
 
     async def run_regularly(self) -> None:
-        """Every few minutes and when asked for, for ever; one instance for all."""
+        """Reconcile every few minutes and when asked, until cancelled; one instance for all."""
         chance = random.SystemRandom()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -300,7 +301,7 @@ class ReconcileLoop:
         await asyncio.sleep(self._view.patience_seconds * SETTLE_PATIENCES)
         failures: list[DranetError] = []
         async with self._working:
-            records = self._store.get_all()  # before the pods: who attaches one has told the view before
+            records = self._store.get_all()  # before the pods: an attach is noted in the view first
             pods = self._view.read()
             snapshot = RuntimeSnapshot(pods, records, placements(before), is_news=False, known_before=known)
             await asyncio.to_thread(self._pods.reconcile, snapshot)

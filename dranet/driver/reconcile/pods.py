@@ -1,8 +1,8 @@
-"""Records against pod sandboxes: adopt what is right, attach what is missing, give back what nobody has.
+"""Reconcile records with pod sandboxes, and note each action: one line in the log and one count.
 
 For each record of a living sandbox it adopts (already attached) or attaches (the hook was missed, a device
-was taken away); for the others it gives back (the sandbox ended, and the runtime's events with it). Works
-from a snapshot; a record that a hook has changed since is left alone, because the hook knew better.
+was taken away); for the others it releases (the sandbox ended without an event). Works from a snapshot; a
+record that a hook has changed since is left alone, because the hook knew better.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import StrEnum
 
 from dranet.driver.attachments import Attachments, AttachReport
-from dranet.driver.reconcile.actions import Action, ActionLog, Why
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workload.metadata import DeviceMetadata
@@ -21,8 +21,117 @@ from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.store.claim_store import ClaimStore
+from dranet.telemetry import Metrics
 
 log = logging.getLogger(__name__)
+
+
+class Action(StrEnum):
+    """What was done; the ``action`` label of the metric."""
+
+    ADOPTED = "adopted"
+    ATTACHED = "attached"
+    RELEASED = "released"
+    FINISHED = "finished"
+    """What a Prepare had begun: the files that containers mount."""
+    FORGOTTEN = "forgotten"
+    """Released and deleted, as by an Unprepare."""
+    REMOVED = "removed"
+    """Files that no record owns."""
+    FAILED = "failed"
+    """Tried again at the next occasion."""
+
+
+class Why(StrEnum):
+    """What was found; the ``reason`` label of the metric."""
+
+    POD_RUNS = "pod-runs"
+    """Its devices are in it."""
+    HOOK_MISSED = "hook-missed"
+    """Its sandbox was started without us."""
+    DEVICE_MISSING = "device-missing"
+    """A device was taken out of the pod."""
+    SANDBOX_GONE = "sandbox-gone"
+    """The runtime does not have it any more."""
+    NAMESPACE_GONE = "namespace-gone"
+    """The runtime has not reported its end, or is away."""
+    CAME_BACK = "came-back"
+    """On the host, as the kernel returns a link from a dead namespace, and in no pod by its record."""
+    FILES_MISSING = "files-missing"
+    REBOOTED = "rebooted"
+    CLAIM_DELETED = "claim-deleted"
+    CLAIM_MOVED = "claim-moved"
+    """Deallocated, or given other devices."""
+    NO_RECORD = "no-record"
+
+
+_WORDS = {
+    Why.POD_RUNS: "its pod runs",
+    Why.HOOK_MISSED: "its pod runs, and was started without us",
+    Why.DEVICE_MISSING: "its pod runs, and lacks a device",
+    Why.SANDBOX_GONE: "its pod sandbox is gone",
+    Why.NAMESPACE_GONE: "the network namespace of its pod is gone",
+    Why.CAME_BACK: "its device is on the host, and not as it was",
+    Why.FILES_MISSING: "files that its containers mount are missing",
+    Why.REBOOTED: "prepared before the last reboot",
+    Why.CLAIM_DELETED: "the API server has no such claim, and no pod sandbox has its devices",
+    Why.CLAIM_MOVED: "the claim is not allocated these devices any more, and no pod sandbox has them",
+    Why.NO_RECORD: "no claim is prepared that they belong to",
+}
+
+
+ActionListener = Callable[[str, str, str, str], None]
+"""Called with each action: kind of Event, word, what it regards, and a sentence."""
+
+
+class ActionLog:
+    """Counts and logs."""
+
+    def __init__(self, metrics: Metrics, on_action: ActionListener | None = None) -> None:
+        self._metrics = metrics.reconcile
+        self._counter = metrics.reconcile.actions
+        self._failures: dict[str, str] = {}
+        """By claim UID, as last logged: a repeated failure is counted and not logged again."""
+        self._on_action = on_action
+
+    def note(self, action: Action, why: Why, record: PreparedClaim) -> None:
+        """Something was done for a claim."""
+        self._failures.pop(record.claim.uid, None)
+        self._counter.labels(action, why).inc()
+        context = {"claim": record.claim, "pod": record.pod}
+        log.info("%s: %s", action, _WORDS[why], extra={"context": context})
+        self._report("Normal", f"Reconciled: {action}", f"claim {record.claim}", _WORDS[why])
+
+    def note_files(self, kind: str, claim_uid: str) -> None:
+        """Files of a claim that is not prepared were removed."""
+        self._counter.labels(Action.REMOVED, Why.NO_RECORD).inc()
+        context = {"claim_uid": claim_uid, "files": kind}
+        log.info("%s: %s", Action.REMOVED, _WORDS[Why.NO_RECORD], extra={"context": context})
+
+    def note_failure(self, why: Why, record: PreparedClaim, error: Exception | str) -> bool:
+        """It did not succeed. Returns whether that is news."""
+        self._counter.labels(Action.FAILED, why).inc()
+        is_news = self._failures.get(record.claim.uid) != str(error)
+        self._failures[record.claim.uid] = str(error)
+        if is_news:
+            context = {"claim": record.claim, "pod": record.pod}
+            log.warning("%s: %s: %s", Action.FAILED, _WORDS[why], error, extra={"context": context})
+            about = f"claim {record.claim}"
+            self._report("Warning", f"Reconciled: {Action.FAILED}", about, f"{_WORDS[why]}: {error}")
+        return is_news
+
+    def note_look(self, has_failed: bool, seconds: float) -> None:
+        """A regular look has ended, after so many seconds."""
+        self._metrics.looked(has_failed, seconds)
+
+    def keep_only(self, claim_uids: set[str]) -> None:
+        """The others are not prepared any more."""
+        self._failures = {uid: said for uid, said in self._failures.items() if uid in claim_uids}
+
+    def _report(self, kind: str, word: str, about: str, text: str) -> None:
+        if self._on_action is not None:
+            self._on_action(kind, word, about, text)
+
 
 ATTACH_TIMEOUT_SECONDS = 30.0
 """No runtime waits for reconcile, so it may wait for a hook."""
@@ -75,9 +184,9 @@ class PodReconciler:
         if snapshot.known_before is None or pod.id in snapshot.known_before:
             self._ensure_attached(pod, records, is_news=snapshot.is_news)
 
-    def find_come_home(self, links: Iterable[Link], known: Collection[str] = ()) -> frozenset[str]:
+    def find_returned(self, links: Iterable[Link], known: Collection[str] = ()) -> frozenset[str]:
         """Sandboxes whose devices are in a pod by the records, while one of the node's ``links`` is of such a
-        device and the pod's namespace is gone: nobody has told of its end yet. For those that were ``known``
+        device and the pod's namespace is gone: its end was not reported yet. For those that were ``known``
         before the kernel is not asked again."""
         seen = {link.pci_address for link in links if link.pci_address}
         return frozenset(
@@ -91,7 +200,7 @@ class PodReconciler:
         try:
             return self._attachments.is_namespace_gone(record)
         except DranetError:
-            return False  # nobody knows; the regular look says so if it stays
+            return False  # unknown; the regular look logs it if it lasts
 
     # --- pods that run -----------------------------------------------------------------------------------
 
@@ -106,27 +215,27 @@ class PodReconciler:
                 self._check_not_lost(pod, deadline)
             report = self._attachments.attach_pod(pod, deadline=deadline, expected=records)
         except DranetError as error:
-            self._tell_failure(pod, records, why, error)
+            self._report_failure(pod, records, why, error)
             return
         if report is not None:
-            self._tell_attached(pod, records, why, report)
+            self._report_attached(pod, records, why, report)
 
     def _check_not_lost(self, pod: PodSandbox, deadline: float) -> None:
         lost = self._attachments.shut_if_lost(pod, deadline=deadline)
         if lost:
             raise DeviceError(f"{', '.join(lost)}: neither in pod {pod.namespace}/{pod.name} nor on the node")
 
-    def _tell_failure(
+    def _report_failure(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], why: Why, error: DranetError
     ) -> None:
         if error.reason is Reason.STORE_NEWER:
             return  # since we looked: the newer driver does it
         news = [self._actions.note_failure(why, record, error) for record in records]
-        # What becomes of a pod whose lease has ended is told by ``Leases``.
+        # What becomes of a pod whose lease has ended is reported by ``Leases``.
         if any(news) and (error.reason is not Reason.DHCP_LEASE_EXPIRED or not _are_placed(records, pod)):
             self._announcer.attach_failed(records, error)
 
-    def _tell_attached(
+    def _report_attached(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], why: Why, report: AttachReport
     ) -> None:
         if report.is_news and why is Why.POD_RUNS:

@@ -18,23 +18,23 @@ from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 
 ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
-"""``plugin_request_timeout`` of a runtime that does not tell it (before NRI 0.7): the default of them all."""
+"""``plugin_request_timeout`` of a runtime that does not report it (before NRI 0.7): the default of all."""
 
 
 class RuntimeSnapshot(Struct, frozen=True):
     """Pods and records, read so that what differs is not just under way."""
 
     pods: tuple[PodSandbox, ...] | None
-    """``None`` where the runtime is away: nobody knows then which pods there are."""
+    """``None`` while the runtime is away, and its pods are unknown."""
     records: tuple[PreparedClaim, ...]
     placed_before: Mapping[str, str]
     """Sandboxes by claim, as they were some time before the runtime's pods were asked for. A hook of another
     instance may have attached a pod since, which is then in the records and not among the pods."""
     is_news: bool = True
-    """The first look after a connection: what is in place is looked at as a whole, and told to users."""
+    """The first look after a connection: what is in place is checked as a whole, and reported to users."""
     known_before: frozenset[str] | None = None
-    """Sandboxes that the runtime had told of some time before: the hook of any other may be under way.
-    ``None``: no matter."""
+    """Sandboxes that the runtime had reported some time before: the hook of any other may be under way.
+    ``None``: does not matter."""
 
 
 def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def lives(pod: PodSandbox) -> bool:
 
 
 class RuntimeView:
-    """By sandbox. Told on the NRI thread, read on any."""
+    """Pod sandboxes by id. Updated on the NRI thread, read on any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

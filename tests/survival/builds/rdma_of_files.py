@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dranet.driver import planner, rdma_nodes
+from dranet.driver import planner, pod_devices
 from dranet.kernel.attachment import attach, detach, drift
 from dranet.kernel.namespaces.netns import NetworkNamespace, read_netns_id
 from dranet.model.device import RdmaIdentity
@@ -66,7 +66,7 @@ def _never_moved(_: PreparedDevice) -> bool:
     return False
 
 
-_MODULES: Sequence[ModuleType] = (attach, detach, drift, planner, rdma_nodes)
+_MODULES: Sequence[ModuleType] = (attach, detach, drift, planner, pod_devices)
 """Where the calls are made."""
 
 

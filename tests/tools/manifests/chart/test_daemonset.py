@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dranet.cli.main import NODE_COMMANDS, parse_arguments
-from dranet.driver.shutdown import END_SECONDS, TELL_SECONDS
+from dranet.driver.shutdown import END_SECONDS, LAST_LOG_SECONDS
 from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import load_settings
@@ -149,7 +149,7 @@ def test_the_probes_that_another_instance_may_answer_only_end_what_hangs(contain
 def test_the_grace_period_fits_the_drain(drain: float) -> None:
     pod = pod_of(find(render({"settings": {"drain_seconds": drain}}), "DaemonSet"))
     assert pod["terminationGracePeriodSeconds"] == math.ceil(drain) + 35
-    assert pod["terminationGracePeriodSeconds"] > drain + 20 > drain + END_SECONDS + TELL_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > drain + 20 > drain + END_SECONDS + LAST_LOG_SECONDS
 
 
 def test_it_stays_where_others_have_to_go(pod: JsonObject) -> None:

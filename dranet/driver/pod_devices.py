@@ -1,0 +1,200 @@
+"""Devices in pods: the namespaces that have them, and their RDMA device nodes.
+
+Some runtimes remove a namespace before they report the pod's end (CRI-O), and links that exist only in it
+would end with it. An open descriptor keeps it alive until its devices are back. ``uverbsN``, ``umadN`` and
+``issmN`` get the lowest free number each time their device appears: when it moves to another namespace, or
+when its driver recovers. So the nodes are read again after an attach and for each container, with a few
+small reads per device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dranet.errors import ClaimError, DeviceError, Reason
+from dranet.kernel.discovery.rdma import find_rdma_device, read_nodes_of
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns
+from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.netlink.rdma import LOST_WITH_LINK, describe_driver
+from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.model.device import DeviceKind
+from dranet.model.facts import CharDevice
+from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice
+from dranet.model.sandbox import PodSandbox
+
+
+class PodLinks(Protocol):
+    """Follows which namespaces have devices. Called with the node's devices held still, so it
+    must be quick, and must raise nothing."""
+
+    def follow(self, pod_uid: str, netns: NetworkNamespace) -> None:
+        """The pod's devices are in ``netns``, which stays open until :meth:`forget`."""
+
+    def forget(self, pod_uid: str) -> None:
+        """They are not there any more; if elsewhere, or there again, ``follow`` comes next."""
+
+
+class _Held(Struct, frozen=True):
+    sandbox_id: str
+    netns: NetworkNamespace
+
+
+class HeldNamespaces:
+    """By pod, for one sandbox each. Called with the node's devices held still."""
+
+    def __init__(self, pod_links: PodLinks | None) -> None:
+        self._pod_links = pod_links
+        self._held: dict[str, _Held] = {}
+
+    def hold(self, pod_uid: str, sandbox_id: str, netns: NetworkNamespace) -> None:
+        """Keep it, instead of another of the pod, and close it at the end."""
+        self._drop(pod_uid)
+        self._held[pod_uid] = _Held(sandbox_id, netns)
+        if self._pod_links is not None:
+            self._pod_links.follow(pod_uid, netns)
+
+    def get(self, claim: PreparedClaim) -> NetworkNamespace | None:
+        """That of the sandbox which has the claim's devices, if it is held."""
+        held = self._held.get(claim.pod.uid)
+        return held.netns if held is not None and held.sandbox_id == claim.sandbox_id else None
+
+    @contextmanager
+    def open(self, claim: PreparedClaim, path: str = "") -> Iterator[NetworkNamespace | None]:
+        """The same, or where it is not held what is at ``path`` (by default the record's); ``None``: it died.
+
+        Raises:
+            KernelError: what is at the path cannot be opened or entered.
+        """
+        held = self.get(claim)
+        opened = open_netns(path or claim.netns_path, claim.netns_id) if held is None else None
+        with opened or nullcontext():
+            yield held or opened
+
+    def keep_only(self, claims: Iterable[PreparedClaim]) -> None:
+        """Let go of every other, whichever instance of the driver has given its devices back."""
+        if self._held:
+            placed = {(claim.pod.uid, claim.sandbox_id) for claim in claims if claim.netns_path}
+            for pod_uid, held in tuple(self._held.items()):
+                if (pod_uid, held.sandbox_id) not in placed:
+                    self._drop(pod_uid)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for pod_uid in tuple(self._held):
+            self._drop(pod_uid)
+
+    def _drop(self, pod_uid: str) -> None:
+        held = self._held.pop(pod_uid, None)
+        if held is not None:
+            if self._pod_links is not None:
+                self._pod_links.forget(pod_uid)
+            held.netns.close()
+
+
+OpenNamespace = Callable[[], AbstractContextManager[NetworkNamespace | None]]
+"""The namespace of the pod; called where a device has moved there."""
+
+_KIND = re.compile(r".*/([a-z_]+?)[0-9]*")
+"""``/dev/infiniband/uverbs3``: ``uverbs``; ``rdma_cm`` has no number."""
+
+
+def nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
+    """What the record has for containers. A record of an earlier version, which knew no link on top of a
+    device, has the nodes with the device alone."""
+    is_on_top = prepared.plan is not None and prepared.plan.is_on_top
+    if prepared.rdma.nodes or is_on_top or prepared.device.kind is DeviceKind.GPU:
+        return prepared.rdma.nodes
+    return prepared.device.char_devices
+
+
+def refresh_nodes(
+    records: Sequence[PreparedClaim], open_namespace: OpenNamespace, sysfs_root: Path
+) -> tuple[PreparedClaim, ...]:
+    """The records with the nodes and the name that their RDMA devices have now.
+
+    Raises:
+        DeviceError: a device, or a node of it, is not there (``DeviceNotFound``).
+        KernelError: the namespace of the pod could not be entered.
+    """
+    with ExitStack() as stack:
+        pod: list[PseudoFiles] = []
+
+        def choose_sysfs(prepared: PreparedDevice) -> PseudoFiles:
+            if not _has_moved(prepared):
+                return PseudoFiles(sysfs_root, [])
+            if not pod:
+                netns = stack.enter_context(open_namespace())
+                if netns is None:
+                    raise DeviceError(f"device {prepared.device.name}: the namespace of its pod is gone")
+                pod.append(PseudoFiles(stack.enter_context(open_sysfs(netns)), []))
+            return pod[0]
+
+        def refresh(prepared: PreparedDevice) -> PreparedDevice:
+            is_readable = prepared.plan is not None and prepared.device.rdma_device and nodes_of(prepared)
+            return _refresh(prepared, choose_sysfs(prepared)) if is_readable else prepared
+
+        return tuple(replace(record, devices=tuple(map(refresh, record.devices))) for record in records)
+
+
+def _has_moved(prepared: PreparedDevice) -> bool:
+    return prepared.plan is not None and any(isinstance(step, MoveRdma) for step in prepared.plan.steps)
+
+
+def _refresh(prepared: PreparedDevice, sysfs: PseudoFiles) -> PreparedDevice:
+    recorded, identity = nodes_of(prepared), prepared.device.rdma_identity
+    name = find_rdma_device(sysfs, identity)
+    if not name:
+        raise DeviceError(
+            f"device {prepared.device.name}: its RDMA device {identity.name}{describe_driver(identity)} is "
+            "not where the pod could use it",
+            hint=LOST_WITH_LINK,
+        )
+    kinds = [_kind(node) for node in recorded]
+    nodes = read_nodes_of(sysfs, name, kinds)
+    found = [_kind(node) for node in nodes]
+    missing = sorted({kind for kind in kinds if found.count(kind) < kinds.count(kind)})
+    if missing:
+        raise DeviceError(
+            f"device {prepared.device.name}: {name} has no device node {', '.join(missing)} now: "
+            f"{'; '.join(sysfs.warnings) or 'sysfs shows none'}",
+            hint="its driver may be recovering; are ib_uverbs, rdma_ucm and ib_umad loaded as they were?",
+            reason=Reason.DEVICE_NOT_FOUND,
+        )
+    pod_name = "" if name == identity.name else name
+    return replace(prepared, rdma=replace(prepared.rdma, nodes=nodes, pod_name=pod_name))
+
+
+def _kind(node: CharDevice) -> str:
+    found = _KIND.fullmatch(node.path)
+    return found[1] if found else node.path
+
+
+def iter_nodes(records: Sequence[PreparedClaim]) -> Iterator[CharDevice]:
+    """Of all devices that move or whose nodes are given, each once (``rdma_cm`` is shared)."""
+    devices = (device for record in records for device in record.devices if device.plan is not None)
+    nodes = {node.path: node for prepared in devices for node in nodes_of(prepared)}
+    yield from nodes.values()
+
+
+def check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> None:
+    """An RDMA device in shared mode stays where it is: its device nodes need no namespace.
+
+    Raises:
+        ClaimError: the pod runs on the host's network, and a device has to move into a namespace of its own.
+    """
+    needy = [plan.device for claim in claims for plan in claim.plans if plan.steps]
+    if pod.is_on_host_network and needy:
+        raise ClaimError(
+            f"pod {pod.namespace}/{pod.name} claims {', '.join(needy)}, which needs a network namespace of "
+            "the pod, but runs on the host's network",
+            hint="set hostNetwork: false, or drop the claim; there a pod can have devices without a link and "
+            "without settings: RDMA-only ones in shared mode, and GPUs",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
