@@ -120,13 +120,13 @@ class GpuServers:
         devices: NodeDevices,
         metrics: InventoryMetrics,
         rules: GpuRules,
-        links: GpuCallbacks,
+        callbacks: GpuCallbacks,
         clock: Clock = time.monotonic,
     ) -> None:
         self._mode = mode = rules.mode
         self._devices = devices
         self._metrics = metrics
-        self._links = links
+        self._callbacks = callbacks
         self._clock = clock
         self._return_seconds = rules.return_seconds
         self._read_uptime = rules.read_uptime
@@ -163,7 +163,7 @@ class GpuServers:
         """
         if served.is_known or not self._has_gpus:
             return True
-        if not self._links.is_answering():
+        if not self._callbacks.is_answering():
             return False
         if self._answered_at is None:
             self._answered_at = self._clock()
@@ -195,9 +195,9 @@ class GpuServers:
         """Return which drivers serve these GPUs of the node now."""
         if gpus and not self._has_gpus:
             self._has_gpus = True
-            self._links.on_gpus()
+            self._callbacks.on_gpus()
             if self._mode is PublishGpus.AUTO:
-                self._links.ask()
+                self._callbacks.ask()
         if self._mode is PublishGpus.AUTO:
             served = self._find(gpus)
             _log_changes(self.served, served, gpus)
@@ -278,16 +278,16 @@ class GpuServers:
         until = self._free_since[vendor] + seconds
         if now >= until > self._asked_at:
             self._is_waiting = True
-            self._links.ask()
+            self._callbacks.ask()
         return now >= until and self._asked_at >= until
 
     def _notify(self) -> None:
         if self._mode is PublishGpus.AUTO and self._has_gpus:
-            self._links.on_news()
+            self._callbacks.on_news()
 
     def _take_slices(self) -> None:
         if self._mode is PublishGpus.AUTO and self._resources is None:
-            self._links.ask()  # the API server is back, and the Node may next be read in a minute
+            self._callbacks.ask()  # the API server is back, and the Node may next be read in a minute
         self._notify()
 
 

@@ -145,7 +145,7 @@ class HealthMonitor:
         file: HealthFile,
         announcer: Announcer,
         metrics: HealthMetrics,
-        links: HealthCallbacks,
+        callbacks: HealthCallbacks,
         clocks: Clocks | None = None,
     ) -> None:
         clocks = clocks or Clocks()
@@ -155,7 +155,7 @@ class HealthMonitor:
         self._file = file
         self._announcer = announcer
         self._metrics = metrics
-        self._is_leader = links.is_leader
+        self._is_leader = callbacks.is_leader
         self._clock, self._wall = clocks.steady, clocks.wall
         self._trackers: dict[str, DeviceTracker] = {}
         self._memories: dict[str, DeviceMemory] = {}
@@ -167,7 +167,7 @@ class HealthMonitor:
         """Devices that were moved into one."""
         self._wake = asyncio.Event()
         self._changed_pods: set[str] = set()
-        self._on_change, self._on_taints = links.on_change, links.on_taints
+        self._on_change, self._on_taints = callbacks.on_change, callbacks.on_taints
         self.taints: Mapping[str, Sequence[Taint]] = {}
         """By device; devices without any are left out."""
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from dranet.claims.alignment import Verdict
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
+from dranet.health.tracker import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.facts import NodeFacts
 from dranet.model.findings import Finding
@@ -30,13 +31,6 @@ class Driver(Struct, frozen=True):
     """Unix seconds."""
 
 
-class Health(Struct, frozen=True):
-    """Of one device; ``healthy`` is ``None`` where it is not known."""
-
-    healthy: bool | None
-    message: str = ""
-
-
 class SeenClaim(Struct, frozen=True):
     """A prepared claim and its state."""
 
@@ -56,7 +50,7 @@ class Content(Struct, frozen=True):
     facts: NodeFacts
     decisions: tuple[Decision, ...] = ()
     findings: Sequence[Finding] = ()
-    health: Mapping[str, Health] = field(default_factory=dict)
+    health: Mapping[str, DeviceHealth] = field(default_factory=dict)
     """By device."""
     claims: Sequence[SeenClaim] = ()
     unreadable_claims: int = 0

@@ -20,7 +20,8 @@ from dranet.driver.probes.readiness import Readiness
 from dranet.driver.publish import Inventory
 from dranet.driver.recent_events import RecentEvents
 from dranet.driver.start_gate import StartGate
-from dranet.driver.status_page.content import Content, Driver, Health, SeenClaim
+from dranet.driver.status_page.content import Content, Driver, SeenClaim
+from dranet.health.tracker import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedClaim
@@ -91,7 +92,7 @@ class PageSource:
             view.facts,
             (*offered, *view.not_offered.values()),
             tuple(self._read_findings()),
-            {fact.device: Health(fact.healthy, fact.message) for fact in sources.health.facts},
+            {fact.device: DeviceHealth(fact.healthy, fact.message) for fact in sources.health.facts},
             tuple(SeenClaim(record, is_attached=False) for record in records),
             sources.store.quarantine_size,
             {

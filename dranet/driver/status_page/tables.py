@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from dranet.claims.alignment import Verdict, build_condition
-from dranet.driver.status_page.content import Content, Health, SeenClaim
+from dranet.driver.status_page.content import Content, SeenClaim
 from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, table
+from dranet.health.tracker import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.device import Device
 from dranet.model.plan import PreparedDevice
@@ -67,7 +68,7 @@ def _device_row(
     decision: Decision,
     short_name: str,
     reader: DeviceSummarizer,
-    health: Mapping[str, Health],
+    health: Mapping[str, DeviceHealth],
     holders: Mapping[str, Sequence[str]],
 ) -> tuple[str, ...]:
     device, summary = decision.device, reader.read(decision.device)
@@ -92,7 +93,7 @@ def _place(device: Device) -> str:
     return " · ".join(filter(None, (device.pci_address, numa)))
 
 
-def _device_state(state: str, is_held: bool, health: Health | None) -> Html:
+def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Html:
     """Show the link's state on the node, and the device's health."""
     link = "in a pod" if is_held and not state else state
     if health is None or (health.healthy is None and not health.message):
@@ -106,7 +107,7 @@ def _device_state(state: str, is_held: bool, health: Health | None) -> Html:
     return join([link, " · " if link else "", element("span", "unhealthy", class_="bad"), _message(health)])
 
 
-def _message(health: Health) -> Html:
+def _message(health: DeviceHealth) -> Html:
     return element("small", health.message) if health.message else EMPTY
 
 

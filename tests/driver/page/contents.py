@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from dranet.claims.alignment import Candidate, Verdict, judge_pod
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
-from dranet.driver.status_page.content import Content, DeviceKey, Driver, Health, SeenClaim
+from dranet.driver.status_page.content import Content, DeviceKey, Driver, SeenClaim
+from dranet.health.tracker import DeviceHealth
 from dranet.inventory.offer import take_inventory
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -101,8 +102,8 @@ def build(
         now,
         take_inventory(now, held),
         FINDINGS,
-        {device.name: Health(True) for device in offered}
-        | ({faulty: Health(False, message)} if faulty else {}),
+        {device.name: DeviceHealth(True) for device in offered}
+        | ({faulty: DeviceHealth(False, message)} if faulty else {}),
         [SeenClaim(record, is_attached=bool(record.netns_path), since=NOW - 4000) for record in records],
         verdicts=judge(records, [device for device in offered if device.name != faulty]),
         recent_events=HAPPENINGS,
@@ -187,7 +188,7 @@ def hostile(text: str = HOSTILE) -> Content:
         facts=facts,
         decisions=decisions,
         findings=(Finding(text, Severity.PROBLEM, long, long, long),),
-        health={d.device.name: Health(False, long) for d in decisions},
+        health={d.device.name: DeviceHealth(False, long) for d in decisions},
         claims=[SeenClaim(record, True, NOW), *content.claims],
         recent_events=(RecentEvent(NOW, "Warning", text, long, long),),
     )
