@@ -17,7 +17,7 @@ FROM scratch
 # What changes with the locks, and what changes with every version: an update moves the small one.
 COPY --from=build /image/base /
 COPY --from=build /image/driver /
-# On the node, the driver's folders and sockets belong to root; the pod says which of root's rights are left (see
+# On the node, the driver's folders and sockets belong to root; the pod decides which of root's rights are left (see
 # docs/dev/image.md). What needs none of them runs with `--user 65532`.
 USER 0:0
 ENV PATH=/usr/bin LANG=C.UTF-8

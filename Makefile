@@ -22,7 +22,7 @@ help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
 	  || grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the command `dranet` in it; PYTHON=... says from which Python (then: make clean first)
+setup: $(STAMP) ## make .venv with the command `dranet` in it; PYTHON=... selects the Python (then: make clean first)
 
 $(STAMP): pyproject.toml testbed/pyproject.toml requirements-dev.lock .ci/system-packages
 	@.ci/system-packages $(PYTHON)
@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml testbed/pyproject.toml requirements-dev.lock .ci/system
 	@touch $@
 	@echo "ready: $(BIN)/dranet --help"
 
-demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove the traffic and the give-back
+demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove the traffic and the return to the host
 	@$(BIN)/dranet demo
 
 # Tests start hundreds of Pythons: what one of them has compiled is there for the others. WORKERS processes share the
@@ -102,7 +102,7 @@ proto: setup ## regenerate dranet/pb and e2e/pb from proto/
 docs: setup ## regenerate the reference pages in docs/user
 	$(BIN)/python -m tools.pages.reference docs/user
 
-lock: setup ## lock the dependencies anew, with hashes and without addresses
+lock: setup ## update the locks of dependencies, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --extra filter pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
@@ -116,7 +116,7 @@ rootfs: setup ## build the image's root filesystem and archive without a contain
 image: ## build the container image with docker, podman or buildah
 	@tools/image/with-engine dranet $(ARCH)
 
-image-lock: setup ## lock the Debian packages of the image anew, and say what is newer
+image-lock: setup ## update the lock of the Debian packages of the image, and list what is newer
 	@$(BIN)/python -m tools.image lock
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON

@@ -1,5 +1,5 @@
-{{/* What a schema cannot say, or not in a way that helps. All that is wrong is told at once. Helm renders templates in no
-fixed order, so each begins with this; the first to do so looks. */}}
+{{/* Checks that a schema cannot express, or not with a helpful message. All problems are reported at once. Helm renders
+templates in no fixed order, so each begins with this, and the first one checks. */}}
 {{- define "dranet.check" -}}
 {{- if not (hasKey . "dranetWrong") -}}
 {{- $_ := set . "dranetWrong" list -}}
@@ -23,11 +23,11 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- end -}}
 
 {{- define "dranet.wrong" -}}
-{{- $_ := set .root "dranetWrong" (append .root.dranetWrong .say) -}}
+{{- $_ := set .root "dranetWrong" (append .root.dranetWrong .message) -}}
 {{- end -}}
 
-{{/* Helm takes a value that somebody sets to null out of the values, with its default; and with --reuse-values there are
-none but those of the chart before. */}}
+{{/* Helm removes a value that is set to null together with its default, and with --reuse-values only the values of the
+earlier chart exist. */}}
 {{- define "dranet.checkMissing" -}}
 {{- $root := . -}}
 {{- range $path := (.Files.Get "files/refused-values.yaml" | fromYaml).needed -}}
@@ -35,12 +35,12 @@ none but those of the chart before. */}}
 {{- range $step := initial (splitList "." $path) }}{{ $parent = get ($parent | default dict) $step }}{{ end -}}
 {{- $key := last (splitList "." $path) -}}
 {{- if and (kindIs "map" $parent) (or (not (hasKey ($parent | default dict) $key)) (kindIs "invalid" (get ($parent | default dict) $key))) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "%s: null takes the default away; leave the key out to have it (after --reuse-values: a value that is new in this chart; --reset-then-reuse-values knows it)" $path)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s: null takes the default away; leave the key out to have it (after --reuse-values: a value that is new in this chart; --reset-then-reuse-values knows it)" $path)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Values of DraNet's chart, and settings that are not a matter of values. */}}
+{{/* Values of DraNet's chart, and settings that values must not set. */}}
 {{- define "dranet.checkRefused" -}}
 {{- $root := . -}}
 {{- range $entry := (.Files.Get "files/refused-values.yaml" | fromYaml).values -}}
@@ -48,12 +48,12 @@ none but those of the chart before. */}}
 {{- $parent := $root.Values -}}
 {{- range $step := initial $path }}{{ $parent = kindIs "map" $parent | ternary (get (kindIs "map" $parent | ternary $parent dict) $step) dict }}{{ end -}}
 {{- if and (kindIs "map" $parent) (hasKey (kindIs "map" $parent | ternary $parent dict) (last $path)) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "%s %s" $entry.path $entry.why)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s %s" $entry.path $entry.why)) -}}
 {{- end -}}
 {{- if eq (first $path) "settings" -}}
 {{- range $pool := $root.Values.pools -}}
 {{- if hasKey ($pool.settings | default dict) (last $path) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "pools[%s].%s %s" $pool.name $entry.path $entry.why)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools[%s].%s %s" $pool.name $entry.path $entry.why)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -63,18 +63,18 @@ none but those of the chart before. */}}
 {{- define "dranet.checkImage" -}}
 {{- $name := last (splitList "/" .Values.image.repository) -}}
 {{- if contains "@" $name -}}
-{{- include "dranet.wrong" (dict "root" . "say" (printf "image.repository: %s has a digest in it: write %s there, and what follows the @ as image.digest" .Values.image.repository (first (splitList "@" .Values.image.repository)))) -}}
+{{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s has a digest in it: write %s there, and what follows the @ as image.digest" .Values.image.repository (first (splitList "@" .Values.image.repository)))) -}}
 {{- else if contains ":" $name -}}
-{{- include "dranet.wrong" (dict "root" . "say" (printf "image.repository: %s has a tag in it: write %s there, and %q as image.tag" .Values.image.repository (trimSuffix (printf ":%s" (last (splitList ":" $name))) .Values.image.repository) (last (splitList ":" $name)))) -}}
+{{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s has a tag in it: write %s there, and %q as image.tag" .Values.image.repository (trimSuffix (printf ":%s" (last (splitList ":" $name))) .Values.image.repository) (last (splitList ":" $name)))) -}}
 {{- else if not (regexMatch "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*$" .Values.image.repository) -}}
-{{- include "dranet.wrong" (dict "root" . "say" (printf "image.repository: %s is no name of an image: registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
+{{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s is no name of an image: registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
 {{- end -}}
 {{- if and .Chart.IsRoot (hasKey .Values "enabled") -}}
-{{- include "dranet.wrong" (dict "root" . "say" "enabled: is for charts that have this one as a part (condition: dranet.enabled); here it does nothing") -}}
+{{- include "dranet.wrong" (dict "root" . "message" "enabled: is for charts that have this one as a part (condition: dranet.enabled); here it does nothing") -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A port alone, and an address of IPv6 without brackets, are what people write first. */}}
+{{/* A port alone, and an address of IPv6 without brackets, are common mistakes. */}}
 {{- define "dranet.checkAddresses" -}}
 {{- $root := . -}}
 {{- $form := (.Files.Get "files/driver.yaml" | fromYaml).bindAddress -}}
@@ -82,7 +82,7 @@ none but those of the chart before. */}}
 {{- $settings := hasKey $pool "name" | ternary $pool.settings $root.Values.settings | default dict -}}
 {{- if hasKey $settings "bind_address" -}}
 {{- if not (regexMatch $form (toString $settings.bind_address)) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "%ssettings.bind_address: %v is no HOST:PORT, with a port from 1 to 65535. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%ssettings.bind_address: %v is no HOST:PORT, with a port from 1 to 65535. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -93,7 +93,7 @@ none but those of the chart before. */}}
 {{- range $pool := .Values.pools | default (list dict) -}}
 {{- $file := or (get ($pool.settings | default dict) "attributes_file") (get $root.Values.settings "attributes_file") -}}
 {{- if and $file (concat $root.Values.attributes ($pool.attributes | default list)) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "settings.attributes_file: %s would not be read%s, because there are attributes among the values, and the driver reads one file" $file (hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) ""))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.attributes_file: %s would not be read%s, because there are attributes among the values, and the driver reads one file" $file (hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) ""))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -104,7 +104,7 @@ none but those of the chart before. */}}
 {{- range $pool := .Values.pools | default (list dict) -}}
 {{- $address := (include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson).bind_address -}}
 {{- if regexMatch "^(127\\.|localhost:|\\[::1\\]:)" (toString $address) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "monitoring.podMonitor.enabled: Prometheus cannot reach %s, where only the node itself can (settings.bind_address)" $address)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "monitoring.podMonitor.enabled: Prometheus cannot reach %s, where only the node itself can (settings.bind_address)" $address)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -115,16 +115,16 @@ none but those of the chart before. */}}
 {{- $seen := list -}}
 {{- range $pool := .Values.pools -}}
 {{- if hasKey ($pool.settings | default dict) "driver_name" -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "pools[%s].settings.driver_name: the name is one for all pools; set settings.driver_name, or install a second release" $pool.name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools[%s].settings.driver_name: the name is one for all pools; set settings.driver_name, or install a second release" $pool.name)) -}}
 {{- end -}}
 {{- range $other := $seen -}}
 {{- if eq $other.name $pool.name -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "pools: two are called %s" $pool.name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools: two are called %s" $pool.name)) -}}
 {{- else if not (or $pool.affinity $other.affinity) -}}
 {{- $apart := false -}}
 {{- range $label, $value := $pool.nodeSelector }}{{ if and (hasKey ($other.nodeSelector | default dict) $label) (ne $value (get $other.nodeSelector $label)) }}{{ $apart = true }}{{ end }}{{ end -}}
 {{- if not $apart -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "pools: %s and %s can meet on one node: give their nodeSelectors the same label with different values, or one of them an affinity that keeps it away" $other.name $pool.name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools: %s and %s can meet on one node: give their nodeSelectors the same label with different values, or one of them an affinity that keeps it away" $other.name $pool.name)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -139,9 +139,9 @@ none but those of the chart before. */}}
 {{- $surge := toString .rollingUpdate.maxSurge | trimSuffix "%" | int -}}
 {{- $unavailable := toString .rollingUpdate.maxUnavailable | trimSuffix "%" | int -}}
 {{- if and $surge $unavailable -}}
-{{- include "dranet.wrong" (dict "root" $root "say" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be 0") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be 0") -}}
 {{- else if not (or $surge $unavailable) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be more than 0") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be more than 0") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -149,7 +149,7 @@ none but those of the chart before. */}}
 {{- range $pool := .Values.pools | default (list dict) -}}
 {{- $drain := (include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson).drain_seconds | ceil | int -}}
 {{- if and $given (lt $given (add $drain 20 | int)) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "terminationGracePeriodSeconds: %d is less than drain_seconds + 20 (%d)%s: the driver would be killed while it ends" $given (add $drain 20) (ternary (printf " in pool %s" $pool.name) "" (hasKey $pool "name")))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "terminationGracePeriodSeconds: %d is less than drain_seconds + 20 (%d)%s: the driver would be killed while it ends" $given (add $drain 20) (ternary (printf " in pool %s" $pool.name) "" (hasKey $pool "name")))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -159,9 +159,9 @@ none but those of the chart before. */}}
 {{- range $kind := list "seccomp" "appArmor" -}}
 {{- with get $root.Values.securityContext $kind -}}
 {{- if and (eq .type "Localhost") (not .localhostProfile) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "securityContext.%s.localhostProfile: type Localhost needs the name of the profile" $kind)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "securityContext.%s.localhostProfile: type Localhost needs the name of the profile" $kind)) -}}
 {{- else if and (ne .type "Localhost") .localhostProfile -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "securityContext.%s.localhostProfile is set, and type is %s: set type to Localhost" $kind .type)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "securityContext.%s.localhostProfile is set, and type is %s: set type to Localhost" $kind .type)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -171,34 +171,34 @@ none but those of the chart before. */}}
 {{- $root := . -}}
 {{- range $name := .Values.securityContext.capabilities -}}
 {{- if hasPrefix "CAP_" $name -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "securityContext.capabilities: Kubernetes calls %s %s" $name (trimPrefix "CAP_" $name))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "securityContext.capabilities: Kubernetes calls %s %s" $name (trimPrefix "CAP_" $name))) -}}
 {{- else if eq $name "ALL" -}}
-{{- include "dranet.wrong" (dict "root" $root "say" "securityContext.capabilities: ALL is what a privileged container has; name those that you want") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "securityContext.capabilities: ALL is what a privileged container has; name those that you want") -}}
 {{- end -}}
 {{- end -}}
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" "serviceAccount.name: create is false, so say which account there is (with the one called default every pod of the namespace would have the driver's rights)") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "serviceAccount.name: create is false, so name an existing account (with the one called default every pod of the namespace would have the driver's rights)") -}}
 {{- end -}}
 {{- range $name, $policy := .Values.admissionPolicies -}}
 {{- if and (has "Deny" $policy.validationActions) (has "Warn" $policy.validationActions) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "admissionPolicies.%s.validationActions: Kubernetes takes Deny or Warn, not both (each may stand with Audit)" $name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Kubernetes takes Deny or Warn, not both (each may stand with Audit)" $name)) -}}
 {{- end -}}
 {{- end -}}
 {{- $own := list "config" "pod" "tls" "client-ca" "seccomp" -}}
 {{- range (.Files.Get "files/driver.yaml" | fromYaml).mounts }}{{ $own = append $own .name }}{{ end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name $own -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "extraVolumes: %s is the name of a volume of the chart" .name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraVolumes: %s is the name of a volume of the chart" .name)) -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
 {{- if hasPrefix "DRANET_" .name -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "extraEnv: %s would win over the settings, unseen; write settings.%s" .name (trimPrefix "DRANET_" .name | lower))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraEnv: %s would win over the settings, unseen; write settings.%s" .name (trimPrefix "DRANET_" .name | lower))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What a running release must not change: the records of claims lie at these places and under this name. */}}
+{{/* What a running release must not change: the records of claims are at these places and under this name. */}}
 {{- define "dranet.checkInstalled" -}}
 {{- $root := . -}}
 {{- $defaults := (.Files.Get "files/driver.yaml" | fromYaml).defaults -}}
@@ -219,7 +219,7 @@ none but those of the chart before. */}}
 {{- end -}}
 {{- end -}}
 {{- if and $new (not (has $old $new)) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s knows nothing of the claims in use: their NICs would not be given back. End the pods with claims, `helm uninstall`, then install (docs/user/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s knows nothing of the claims in use: their NICs would not be restored. End the pods with claims, `helm uninstall`, then install (docs/user/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -231,7 +231,7 @@ none but those of the chart before. */}}
 {{- $names := list -}}
 {{- range (include "dranet.classes" . | fromJson).classes -}}
 {{- if has .name $names -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "deviceClasses: two are called %s" .name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "deviceClasses: two are called %s" .name)) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
@@ -254,7 +254,7 @@ DeviceClasses are named after the driver, so the other one has those that this o
 {{- end -}}
 {{- end -}}
 {{- with $theirs | uniq -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "settings.driver_name: release %s serves %s already (the DeviceClasses are its). Two would publish the same devices, and take each other for an update that never ends. Upgrade that one, or give this one a name of its own (docs/user/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.driver_name: release %s serves %s already (the DeviceClasses are its). Two would publish the same devices, and take each other for an update that never ends. Upgrade that one, or give this one a name of its own (docs/user/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -262,12 +262,12 @@ DeviceClasses are named after the driver, so the other one has those that this o
 {{- $root := . -}}
 {{- with .Values.metrics -}}
 {{- if and (ne .authentication "none") (not .tls.secretName) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "metrics.authentication: %s needs metrics.tls.secretName: who asks cannot be told without TLS" .authentication)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "metrics.authentication: %s needs metrics.tls.secretName: clients cannot be identified without TLS" .authentication)) -}}
 {{- end -}}
 {{- if and (eq .authentication "client-certificate") (not .tls.clientCASecretName) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" "metrics.authentication: client-certificate needs metrics.tls.clientCASecretName") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "metrics.authentication: client-certificate needs metrics.tls.clientCASecretName") -}}
 {{- else if and .tls.clientCASecretName (ne .authentication "client-certificate") -}}
-{{- include "dranet.wrong" (dict "root" $root "say" "metrics.tls.clientCASecretName is for metrics.authentication client-certificate alone") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "metrics.tls.clientCASecretName is for metrics.authentication client-certificate alone") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,6 +1,6 @@
 {{/* What several templates share. Values are checked in _checks.tpl. */}}
 
-{{/* Name of the objects: at most 40 characters, so that suffixes fit; what is cut is told apart by a hash. */}}
+{{/* Name of the objects: at most 40 characters, so that suffixes fit; a hash distinguishes names that are cut. */}}
 {{- define "dranet.fullname" -}}
 {{- $name := .Values.nameOverride | default .Chart.Name -}}
 {{- $full := .Values.fullnameOverride | default (contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name)) -}}
@@ -20,14 +20,14 @@
 {{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "dranet.fullname" .) "default") -}}
 {{- end -}}
 
-{{/* What pods are selected by; never changes in the life of a release. */}}
+{{/* Labels that select pods; they never change in the life of a release. */}}
 {{- define "dranet.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: driver
 {{- end -}}
 
-{{/* Maps of labels or annotations as one: what stands later in the list wins over what stands before. */}}
+{{/* Merge maps of labels or annotations: later ones in the list override earlier ones. */}}
 {{- define "dranet.merged" -}}
 {{- $all := dict -}}
 {{- range $map := . }}{{ range $key, $value := $map }}{{ $_ := set $all $key $value }}{{ end }}{{ end -}}
@@ -46,7 +46,7 @@ app.kubernetes.io/version: {{ include "dranet.version" . }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
-{{/* Labels of what there is for each pool, from (dict "root" $ "pool" pool). */}}
+{{/* Labels of the objects of each pool, from (dict "root" $ "pool" pool). */}}
 {{- define "dranet.poolLabels" -}}
 {{- include "dranet.merged" (list (include "dranet.labels" .root | fromYaml) (dict "dra.net/pool" (.pool.name | default "default"))) -}}
 {{- end -}}
@@ -91,14 +91,14 @@ checksum/settings: {{ include "dranet.settings" . | sha256sum }}
 {{- toRawJson $all -}}
 {{- end -}}
 
-{{/* The same as the driver's file. Each value as JSON, which is YAML, too, and leaves numbers and text as they are. */}}
+{{/* The same as the driver's file. Each value is JSON, which is also YAML and keeps numbers and text as they are. */}}
 {{- define "dranet.settings" -}}
 {{- range $name, $value := include "dranet.chosen" . | fromJson }}
 {{ $name }}: {{ toRawJson $value }}
 {{- end -}}
 {{- end -}}
 
-{{/* The same as JSON, with the defaults of those that the chart itself goes by. */}}
+{{/* The same as JSON, with the defaults of those that the chart itself uses. */}}
 {{- define "dranet.effective" -}}
 {{- $all := (.root.Files.Get "files/driver.yaml" | fromYaml).defaults -}}
 {{- range $name, $value := include "dranet.chosen" . | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
@@ -139,7 +139,7 @@ checksum/settings: {{ include "dranet.settings" . | sha256sum }}
 {{- regexFind "[0-9]+$" .bind_address -}}
 {{- end -}}
 
-{{/* CEL: a device of this driver, and what else is asked of it. */}}
+{{/* CEL: a device of this driver, and further conditions. */}}
 {{- define "dranet.ofDriver" -}}
 device.driver == {{ .driver | quote }}
 {{- with .expression }} && {{ if contains "||" . }}({{ . }}){{ else }}{{ . }}{{ end }}{{ end -}}

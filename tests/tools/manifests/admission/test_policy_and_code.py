@@ -38,7 +38,7 @@ TOLERATED = {
         r"must be (an IP address|a CIDR|an address with|the lower|in CIDR|a unicast)",
     ),
     "prefix lengths with a zero in front": (r"/0[0-9]", r"must be (a CIDR|an address with)"),
-    "quantities that are no whole number": (r"\.[0-9]", r"must be a whole number"),
+    "quantities that are not a whole number": (r"\.[0-9]", r"must be a whole number"),
     "scopes of IPv6 tokens": (r"%", r"must (be|have) (the lower )?64|must be the lower"),
     "expressions in the policy of a DeviceClass": (r"", r"cannot be used:"),
 }

@@ -242,7 +242,7 @@ def test_the_message_names_the_place(values: JsonObject, says: str) -> None:
             "Kubernetes calls CAP_NET_ADMIN NET_ADMIN",
         ),
         ({"securityContext": {"capabilities": ["ALL"]}}, "ALL is what a privileged container has"),
-        ({"serviceAccount": {"create": False}}, "serviceAccount.name: create is false, so say which"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name: create is false, so name"),
         (
             {"extraEnv": [{"name": "DRANET_LOG_LEVEL", "value": "debug"}]},
             "extraEnv: DRANET_LOG_LEVEL would win over the settings, unseen; write settings.log_level",
