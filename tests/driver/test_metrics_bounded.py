@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dranet.driver.metrics.reading import CounterReader, Place, Readings
@@ -67,6 +68,7 @@ class Walks:
         self._metrics.runtime.observe("StopPodSandbox", "success", 0.02)
 
 
+@pytest.mark.slow
 async def test_series_and_memory_are_those_of_the_pods_that_are_there() -> None:
     metrics, devices = Metrics(), [nic(number) for number in range(AT_A_TIME)]
     node, walks = Node(devices), Walks(metrics)

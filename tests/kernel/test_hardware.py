@@ -276,6 +276,7 @@ def test_names_that_are_no_devices_do_no_harm(node: Node) -> None:
     assert node.warnings == []
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_over_a_thousand_reads(node: Node) -> None:
     home = node.sys.root / "bus/pci/devices/0000:1a:00.0"
     target = home.readlink()

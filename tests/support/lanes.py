@@ -1,8 +1,8 @@
 """``--lane`` chooses tests: ``fast`` (``make test``), ``documents`` (``make test-docs``) or ``all``.
 
 The fast lane has the tests that need neither process nor socket nor namespace (:mod:`tests.support.needs`)
-and a few of each other kind, marked ``smoke``. It does not import files without such a test. It has the tests
-of documents, chart and examples while one of those has changed.
+and do not compute for long (``slow``), and a few of each other kind (``smoke``). It does not import files
+without such a test. It has the tests of documents, chart and examples while one of those has changed.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "smoke: stands for its kind of tests in `make test`")
+    config.addinivalue_line("markers", "slow: needs nothing but seconds of a processor; not in `make test`")
     config.stash[_CHANGED] = (
         config.getoption("--lane") == FAST and find_documented(list_changed(_REPOSITORY)) != []
     )
@@ -130,6 +131,8 @@ _RANKS = {name: number for number, name in enumerate(MARKERS, start=1)}
 def _is_fast(item: pytest.Item, *, documents: bool) -> bool:
     if item.get_closest_marker("smoke"):
         return True
+    if item.get_closest_marker("slow"):
+        return False
     return not get_markers(item) and (documents or not _is_of_documents(item.path))
 
 

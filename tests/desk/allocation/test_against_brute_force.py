@@ -86,6 +86,7 @@ def _names(entries: list[Entry]) -> list[tuple[str, tuple[str, str, str]]]:
     return [(entry.request, entry.device.id) for entry in entries]
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(situations(failing=True))
 def test_the_same_devices_or_the_same_failure(situation: dict[str, Any]) -> None:
@@ -94,6 +95,7 @@ def test_the_same_devices_or_the_same_failure(situation: dict[str, Any]) -> None
     assert told(outcome) == expected(by_brute_force(situation).run())
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=1000)
 @given(situations(failing=False))
 def test_where_nothing_can_break_off_the_first_of_all_assignments_that_keep_every_rule(
@@ -149,6 +151,7 @@ def _could_go_on(option: Any) -> bool:
     return bool(option.satisfied) and not any(r.removal is Removal.CONSTRAINT for r in option.removed)
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=1000)
 @given(st.data())
 def test_leaving_out_what_is_lost_changes_nothing(data: st.DataObject) -> None:

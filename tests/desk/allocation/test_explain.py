@@ -61,6 +61,7 @@ def explain_situation(situation: Json) -> Explanation:
     return explain(Subject("pod", "n/p", claims), world)
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=1000)
 @given(situations(failing=True))
 def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Json) -> None:
@@ -71,6 +72,7 @@ def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Js
     assert explanation.headline
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=1000)
 @given(situations(failing=True))
 def test_every_removal_is_true_by_itself(situation: Json) -> None:
@@ -84,6 +86,7 @@ def test_every_removal_is_true_by_itself(situation: Json) -> None:
                 assert facts.holds(request, step, note), (request.name, step, note)
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=500)
 @given(situations(failing=False))
 def test_a_near_miss_can_really_be_had_without_its_obstacle(situation: Json) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.explanation import Conclusion
+from dranet.desk.allocation.explain.explanation import Conclusion, Explanation
 from dranet.desk.allocation.explain.subject import claim_subject
 from dranet.desk.cli.objects import capture_slices
 from dranet.settings import Settings
 from testbed.apiserver.server import ApiServer
+from tests.support.processor_time import measure
 
 Json = dict[str, Any]
 FIELDS = (
@@ -646,6 +646,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200,
     deadline=None,
@@ -733,11 +734,12 @@ def test_eight_requests_on_a_hundred_nodes_are_explained_in_a_second() -> None:
     """Of this machine by itself; here with ten times as much, as others may run beside."""
     nodes, slices = make_nodes(100)
     for name, (claim, others) in make_cases(slices).items():
-        started = time.process_time()
         world = ClusterView(slices, make_classes(), [claim, *others], nodes)
-        explanation = explain(claim_subject(claim), world)
+        explanations: list[Explanation] = []
+        took = measure(lambda: explanations.append(explain(claim_subject(claim), world)))  # noqa: B023  # called here
 
-        assert time.process_time() - started < 10, name
+        assert took < 2000, name
+        (explanation,) = explanations
         expected = Conclusion.POSSIBLE if name == "can be allocated" else Conclusion.IMPOSSIBLE
         assert explanation.conclusion is expected, name
         assert sum(len(group.nodes) for group in explanation.groups) == 100
