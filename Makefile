@@ -95,7 +95,7 @@ fmt: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-proto: setup ## regenerate dranet/pb and e2e/pb from proto/
+proto: setup ## regenerate dranet/pb, e2e/pb and testbed/pb from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	  --python_out=. --mypy_out=quiet:. $(PROTOS)
 

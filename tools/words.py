@@ -21,7 +21,7 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
 
-_GENERATED = ("dranet/pb/", "e2e/pb/")
+_GENERATED = ("dranet/pb/", "e2e/pb/", "testbed/pb/")
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 

@@ -1,6 +1,7 @@
-"""A record of which something cannot be read, without that: enough to give its devices back, never to attach.
+"""Partial decoding of a damaged record: unreadable fields are dropped. Pure.
 
-A pod gets its NIC whole or not at all; the host is better given back all but one route than nothing. Pure.
+The result may be enough to restore devices, and is never used to attach: an attach is all or nothing, while a
+restore without one route is better than none.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<item>\d+)\]|\[(?P<key>'(?:[^'\\]|\\.
 
 
 def decode_partially(text: str) -> PreparedClaim | None:
-    """The record without the parts that cannot be read; ``None`` where too little is left for a give-back:
-    whose it was, where it is, and the state of the host's links."""
+    """Return the record without its unreadable parts.
+
+    ``None`` if too little is left to restore devices: the pod, the namespace and the host state of each link
+    are needed.
+    """
     for _ in range(_MOST_LEFT_OUT):
         try:
             record = decode_record(PreparedClaim, text)
@@ -38,8 +42,8 @@ def _is_enough(record: PreparedClaim) -> bool:
 
 
 def _leave_out(text: str, error: RecordError) -> str | None:
-    """The same without what the error names: a field gets its default; what lacks a field that has none goes
-    as a whole. ``None`` where that would be all."""
+    """Drop what the error names: a field, which then takes its default, or the object that lacks a required
+    field. Return ``None`` if nothing would be left."""
     steps = [_key_of(match) for match in _STEP.finditer(error.path)]
     if error.why == "is missing":
         steps = steps[:-1]
@@ -52,7 +56,7 @@ def _leave_out(text: str, error: RecordError) -> str | None:
 
 
 def _remove(document: Any, steps: list[str | int]) -> bool:
-    """Whether it was there."""
+    """Return whether it was there."""
     holder = document
     try:
         for step in steps[:-1]:

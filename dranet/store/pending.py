@@ -1,9 +1,9 @@
-"""Changes of records that the disk has refused: kept in memory over what the file says. Pure.
+"""Changes of records that the disk has refused, kept in memory on top of the records on disk. Pure.
 
-What is kept so is where a claim's devices are, and that nobody has them any more. The kernel, the runtime and
-the API server show both again, so that a driver that is killed before the disk takes them finds the record of
-before, and ``driver.reconcile`` deals with it. What exists nowhere else, the plan and the host's state, is
-never kept so (docs/decisions/031).
+Only two kinds of change are kept this way: where a claim's devices are, and that the claim is over. The
+kernel, the runtime and the API server show both again: a driver that is killed before the disk takes them
+finds the earlier record, and ``driver.reconcile`` corrects it. The plan and the host's state exist nowhere else and are
+never kept this way (docs/decisions/031).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Claims = Mapping[str, PreparedClaim]
 
 
 class Pending(Struct, frozen=True):
-    """What a record is to become; ``None`` is no record."""
+    """A change of one record; ``None`` stands for no record."""
 
     base: PreparedClaim | None
-    """What the file said when the change was made."""
+    """The record on disk when the change was made."""
     after: PreparedClaim | None
 
 
@@ -32,7 +32,7 @@ Changes = Mapping[str, Pending]
 
 
 def apply_changes(claims: Claims, changes: Changes) -> Claims:
-    """The records as they would be had the disk taken the changes."""
+    """Return the records with the changes applied."""
     if not changes:
         return claims
     after = {uid: record for uid, record in claims.items() if uid not in changes}
@@ -40,7 +40,7 @@ def apply_changes(claims: Claims, changes: Changes) -> Claims:
 
 
 def add_changes(changes: Changes, filed: Claims, wanted: Mapping[str, PreparedClaim | None]) -> Changes:
-    """With ``wanted`` as well; what the file says already is none."""
+    """Add ``wanted``, except what the disk has already."""
     made = {uid: Pending(_base_of(uid, changes, filed), after) for uid, after in wanted.items()}
     return {uid: change for uid, change in {**changes, **made}.items() if change.after != change.base}
 
@@ -50,14 +50,14 @@ def _base_of(uid: str, changes: Changes, filed: Claims) -> PreparedClaim | None:
 
 
 def rebase_changes(changes: Changes, filed: Claims) -> Changes:
-    """What is left of them now that somebody else has written: changes of other claims stay whole."""
+    """Return the changes that remain after another process has written ``filed``."""
     rebased = {uid: _rebase(change, filed.get(uid)) for uid, change in changes.items()}
     return {uid: change for uid, change in rebased.items() if change.after != change.base}
 
 
 def _rebase(change: Pending, filed: PreparedClaim | None) -> Pending:
-    """Who has written knew what the disk had, and may have known more than we: the pod ended, the claim went
-    to the next one. Only what he left alone is still as we say."""
+    """The other process knew the record on disk, and may have known more than we do: the pod ended, or the
+    claim went to the next one. Our change holds only for what it left alone."""
     base, after = change.base, change.after
     if filed == base:
         return change

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from dranet.pb import cri_pb2 as pb
+from testbed.pb import cri_pb2 as pb
 from testbed.runtime.contract import RuntimeFailure
 
 _SERVICE = "/runtime.v1.RuntimeService/"

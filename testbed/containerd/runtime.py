@@ -18,12 +18,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from dranet.pb import cri_pb2 as pb
 from testbed.containerd import node
 from testbed.containerd.config import POD_SUBNET, Layout, render_cni_conflist, render_containerd_config
 from testbed.containerd.cri import CallListener, CriClient, ignore_call
 from testbed.containerd.fetch import Toolchain
 from testbed.containerd.image import BUSYBOX_IMAGE
+from testbed.pb import cri_pb2 as pb
 from testbed.runtime.contract import (
     ContainerSpec,
     ExecResult,

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dranet.pb import cri_pb2 as pb
 from dranet.security import context as security
 from testbed.cluster import Places, RuntimeFactory
 from testbed.containerd.fetch import Toolchain
@@ -41,6 +40,7 @@ from testbed.driver.pod_spec import (
 )
 from testbed.driver.process import COMMAND, DriverExit, DriverFailed, DriverProcess
 from testbed.node.node import Node
+from testbed.pb import cri_pb2 as pb
 from testbed.runtime.contract import ExecResult, PodRuntime, RuntimeFailure
 
 _POLL_SECONDS = 0.02

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dranet.pb import cri_pb2 as pb
 from testbed.cluster import NODE_NAME, Places
 from testbed.containerd import node as containerd_node
 from testbed.containerd.image import BUSYBOX_IMAGE
@@ -20,6 +19,7 @@ from testbed.driver.pod_spec import NodeView
 from testbed.driver.process import COMMAND
 from testbed.node.iproute import NETNS_FOLDER
 from testbed.node.node import Node
+from testbed.pb import cri_pb2 as pb
 
 SYSCTLS = "sys/net"
 _REPOSITORY = Path(__file__).parents[2]

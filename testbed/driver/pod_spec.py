@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from dranet.pb import cri_pb2 as pb
 from dranet.security import context as security
+from testbed.pb import cri_pb2 as pb
 
 MASKED_PATHS = (
     "/proc/asound",

@@ -20,9 +20,10 @@ from dranet.kubelet.health import (
     HealthService,
 )
 from dranet.kubelet.server import UnixServer
-from dranet.pb import health_v1_pb2, health_v1alpha1_pb2
+from dranet.pb import health_v1_pb2
 from testbed.kubelet.health import HealthBoard
 from testbed.kubelet.nouns import KubeletDevice, KubeletOptions
+from testbed.pb import health_v1alpha1_pb2
 from tests.contract.calls import HEALTH_SERVICES, Calls, HealthStream, eventually
 from tests.contract.kubelet_room import DRIVER, POOL, QUICK, Node, Room, Script, registered
 

@@ -14,8 +14,9 @@ from msgspec import structs
 from dranet.cluster.client import DEFAULT_TIMEOUT_SECONDS
 from dranet.errors import ClusterError
 from dranet.kubelet.plugin import ANSWER_SECONDS, KUBELET_TIMEOUT_SECONDS
-from dranet.pb import dra_v1_pb2, dra_v1beta1_pb2
+from dranet.pb import dra_v1_pb2
 from testbed.kubelet.nouns import PluginFailure
+from testbed.pb import dra_v1beta1_pb2
 from tests.contract.calls import CALL_SECONDS, SERVICES, ask, eventually, refs
 from tests.contract.kubelet_room import DRIVER, QUICK, Room, Script, a_device, registered
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dranet.pb import cri_pb2 as pb
 from e2e import image
 from e2e.access import LaneUnavailable
 from e2e.cluster.config import Plan
@@ -39,6 +38,7 @@ from testbed.driver.pod_spec import (
 )
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
+from testbed.pb import cri_pb2 as pb
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.timeout(180)]

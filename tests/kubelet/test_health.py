@@ -23,7 +23,8 @@ from dranet.kubelet.health import (
     wait_or_pass,
 )
 from dranet.kubelet.server import UnixServer
-from dranet.pb import health_v1_pb2, health_v1alpha1_pb2
+from dranet.pb import health_v1_pb2
+from testbed.pb import health_v1alpha1_pb2
 
 DEADLINE = 10.0
 """No later than the next beat, so that what a change has to bring cannot come with that."""

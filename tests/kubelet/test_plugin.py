@@ -19,7 +19,7 @@ from dranet.kubelet.health import HealthService
 from dranet.kubelet.plugin import DraPluginServer, PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as v1
-from dranet.pb import dra_v1beta1_pb2 as v1beta1
+from testbed.pb import dra_v1beta1_pb2 as v1beta1
 
 pytestmark = pytest.mark.socket
 

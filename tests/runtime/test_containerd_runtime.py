@@ -19,13 +19,13 @@ import pytest_asyncio
 
 from dranet.driver.start_gate import StartGate
 from dranet.model.sandbox import ContainerAdjustment, Mount
-from dranet.pb import cri_pb2
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from testbed.containerd import node as containerd_node
 from testbed.containerd.cri import CriClient
 from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from testbed.containerd.runtime import ContainerdRuntime
+from testbed.pb import cri_pb2
 from testbed.runtime.contract import (
     ContainerSpec,
     PodRuntime,
