@@ -38,7 +38,7 @@ class Support(StrEnum):
     REFUSED = "refused"
     """The whole slice is, with the field in it."""
     UNKNOWN = "unknown"
-    """The server answers no dry run; a real write will tell."""
+    """The server answers no dry run; a real write will show it."""
 
 
 class FieldSupport(Struct, frozen=True):
@@ -54,7 +54,7 @@ class FieldSupport(Struct, frozen=True):
 
     @property
     def is_usable(self) -> bool:
-        """Whether to send it: also where only a write can tell."""
+        """Whether to send it: also where only a write can show it."""
         return self.support in (Support.KEPT, Support.UNKNOWN)
 
 
@@ -75,7 +75,7 @@ class ApiCapabilities(Struct, frozen=True):
         return frozenset(finding.feature for finding in self if not finding.is_usable)
 
     def or_else(self, earlier: ApiCapabilities) -> ApiCapabilities:
-        """With an earlier finding where this one says nothing."""
+        """Fill in an earlier finding where this one has none."""
         return ApiCapabilities(
             {**earlier.found, **{f: s for f, s in self.found.items() if s is not Support.UNKNOWN}}
         )
@@ -163,7 +163,7 @@ async def _ask(
 
 async def _refuses_all(client: ApiClient, driver: str, node: str) -> bool:
     """Whether a slice without any optional field is refused as well: by a policy of the cluster, then, and
-    nothing is said about the fields."""
+    the refusal does not concern the fields."""
     try:
         await client.create(paths.RESOURCE_SLICES, build_probe(driver, node, ()), dry_run=True)
     except ClusterError as error:
@@ -226,12 +226,12 @@ class CapabilityFollower:
         self._wanted.set()
         while True:
             await self._wanted.wait()
-            if self._contradicted:  # the dry run would say the same again
+            if self._contradicted:  # the dry run would answer the same again
                 await asyncio.sleep(self._again.next_seconds())
             self._wanted.clear()
             try:
                 answer = await self._ask()
-            except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
+            except DranetError as error:  # also a ProtocolError: a proxy's error page
                 _log.debug("asking for the features of the API server failed, trying again: %s", error)
                 self._wanted.set()
                 patience = error.retry_after_seconds if isinstance(error, ClusterError) else 0.0
@@ -255,7 +255,7 @@ class CapabilityFollower:
 
 
 class MissingCapabilities:
-    """Which fields we want to publish and the server does not keep: told once, when it begins and when it
+    """Which fields we want to publish and the server does not keep: logged once, when it begins and when it
     ends. ``on_change`` hears the feature gates concerned."""
 
     def __init__(self, on_change: Callable[[frozenset[str]], None]) -> None:

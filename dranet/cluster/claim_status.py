@@ -61,7 +61,7 @@ def merge_entries(entries: Sequence[JsonObject], existing: Sequence[JsonObject])
 
 
 def key_of(entry: JsonObject) -> tuple[str, str, str, str]:
-    """What tells the entries of ``status.devices``, and the results of an allocation, apart."""
+    """The identity of an entry of ``status.devices``, and of an allocation result."""
     driver, pool, device, share_id = (str(entry.get(key) or "") for key in _KEYS)
     return (driver, pool, device, share_id)
 

@@ -114,7 +114,7 @@ def parse_claim(body: JsonObject) -> Claim:
 
 
 def build_field_manager(driver_name: str, node_name: str) -> str:
-    """Who owns the status entries of this driver on this node, the same for all its instances.
+    """Return the field manager of this driver's status entries on this node, the same for all its instances.
 
     One that is too long for the API keeps its beginning and ends in a digest of the whole, so that two nodes
     never own each other's entries.
@@ -127,7 +127,7 @@ def build_field_manager(driver_name: str, node_name: str) -> str:
 
 
 def _ignore(_: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]) -> None:
-    """Nobody listens."""
+    """Ignore the entries."""
     del before, written
 
 
@@ -150,8 +150,8 @@ async def apply_device_statuses(
     now: Callable[[], datetime] = _utc_now,
 ) -> bool:
     """Report all our devices of a claim in one apply: entries of this ``field_manager`` that are left out
-    are removed. Nothing is written when the claim says so already. ``on_dropped`` hears when the server takes
-    a write and keeps nothing of it: a feature gate is off.
+    are removed. Nothing is written when the claim has them already. ``on_dropped`` is called when the server
+    accepts a write and keeps nothing of it: a feature gate is off.
 
     Returns:
         Whether the claim is there to hold it; false: gone, replaced or given other devices meanwhile, so
@@ -392,8 +392,8 @@ def _claim_names(spec: JsonObject, status: JsonObject) -> Iterator[str]:
 async def fetch_other_results(
     client: ApiClient, pod: PodRef, known: frozenset[str]
 ) -> tuple[AllocationResult, ...]:
-    """What is allocated to the claims that the pod uses, but for those of the names ``known``. Nothing for a
-    pod, or a claim, that is there no more.
+    """Return the allocation results of the pod's claims, except those named in ``known``; none for a pod or a
+    claim that no longer exists.
 
     Raises:
         ClusterError: no answer, or a refusal; the role needs ``get`` on ``pods``.

@@ -32,7 +32,7 @@ from dranet.cluster.messages import (
     WatchEvent,
     failure_from_answer,
     failure_from_exception,
-    given,
+    without_empty,
     parse_event,
     parse_object,
     parse_retry_after,
@@ -66,7 +66,7 @@ class ApiObserver(Protocol):
 
 
 class _Unobserved:
-    """Nobody counts."""
+    """Count nothing."""
 
     def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
         del verb, resource, code, seconds
@@ -140,7 +140,7 @@ class ApiClient:
         ``run_program`` asks a credential program (``exec``), which only a person's command does.
 
         Raises:
-            SettingsError: the file is unusable, or has a credential program and nobody to run it.
+            SettingsError: the file is unusable, or has a credential program and no runner for it.
         """
         access = read_kubeconfig(Path(path), context, run_program=run_program)
         access.check()
@@ -189,7 +189,7 @@ class ApiClient:
             "limit": str(limit) if limit else "",
             "continue": continue_token,
         }
-        return await self._call(Request("GET", path, given(query)))
+        return await self._call(Request("GET", path, without_empty(query)))
 
     async def create(self, path: str, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
         """POST to a collection (or to a subresource such as ``pods/binding``).
@@ -261,7 +261,7 @@ class ApiClient:
             "fieldSelector": field_selector,
             "labelSelector": label_selector,
         }
-        request = Request("GET", path, given(query), watch=True)
+        request = Request("GET", path, without_empty(query), watch=True)
         answer = await self._open_in_time(request)
         try:
             async with contextlib.aclosing(_iter_lines(answer, silence_seconds)) as lines:
@@ -346,7 +346,7 @@ class ApiClient:
             answer.connection.abort()
             raise
         if answer.head.keep_alive:
-            self._pool.give_back(answer.connection)
+            self._pool.put_back(answer.connection)
         else:
             answer.connection.abort()
         return body

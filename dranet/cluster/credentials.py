@@ -46,7 +46,7 @@ class FixedToken(Struct, frozen=True):
 
 
 class TokenFile:
-    """A token in a file that somebody else rotates, as the kubelet does with projected tokens."""
+    """A token in a file that another program rotates, as the kubelet does with projected tokens."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -98,7 +98,7 @@ def _read_token(path: Path) -> str:
 
 
 def file_signature(path: Path) -> tuple[int, ...]:
-    """What changes when a file is replaced or rewritten; empty when there is none."""
+    """What changes when a file is replaced or rewritten; empty without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -81,7 +81,7 @@ class EventNote(Struct, frozen=True):
     last: datetime | None = None
     identity: str = ""
     """What makes it one object together with ``first``, whatever the note says: for an Event that may have
-    been written before, by a process that is no more. Empty: the note."""
+    been written before, by a process that has ended. Empty: the note."""
 
 
 _SeriesKey = tuple[str, str, str, str]
@@ -119,7 +119,7 @@ class EventRecorder:
         self._shares = _Shares()
 
     async def record(self, event: EventNote) -> None:
-        """Write one Event, or count up the one that says the same; nothing when the object has had its share.
+        """Write one Event, or count up the equal one; nothing when the object has had its share.
 
         Raises:
             ClusterError: no answer, or a refusal.
@@ -132,9 +132,9 @@ class EventRecorder:
             if share.left >= 1:
                 await self._record(key, event)
                 share.left -= 1
-                share.is_told = False
-            elif not share.is_told:
-                share.is_told = True
+                share.is_reported = False
+            elif not share.is_reported:
+                share.is_reported = True
                 _log.warning("too many Events about %s; some are left out", event.regarding.name)
 
     async def _record(self, key: _SeriesKey, event: EventNote) -> None:
@@ -213,7 +213,7 @@ class _Share(Struct):
 
     left: float
     at: datetime
-    is_told: bool = False
+    is_reported: bool = False
     """That some are left out."""
 
 
@@ -235,7 +235,7 @@ class _Shares:
 
 
 def _is_namespace_gone(error: ClusterError) -> bool:
-    """Whether nobody could read it there: the namespace is deleted, or about to be."""
+    """Whether it could not be read there: the namespace is deleted, or about to be."""
     return error.reason is Reason.API_NOT_FOUND or "because it is being terminated" in error.message
 
 

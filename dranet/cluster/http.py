@@ -229,7 +229,7 @@ _KEEPALIVE_OPTIONS = (
 
 
 class Connection:
-    """One open connection. ``reused`` tells whether it has answered a request before."""
+    """One open connection. ``reused``: it has answered a request before."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -318,14 +318,14 @@ class ConnectionPool:
         _set_keepalive(writer.get_extra_info("socket"))
         return Connection(reader, writer)
 
-    def give_back(self, connection: Connection) -> None:
+    def put_back(self, connection: Connection) -> None:
         """Keep a connection whose last answer was read to its end."""
         connection.rest()
         if not connection.is_usable():
             connection.abort()
             return
         self._idle.append(connection)
-        is_crowded = self._opening.locked()  # then somebody takes it in a moment
+        is_crowded = self._opening.locked()  # then another request takes it in a moment
         while len(self._idle) > (MAX_CROWD_CONNECTIONS if is_crowded else MAX_IDLE_CONNECTIONS):
             self._idle.pop(0).abort()
 
@@ -351,5 +351,5 @@ class ConnectionPool:
 
 def _set_keepalive(sock: socket.socket) -> None:
     for level, option, value in _KEEPALIVE_OPTIONS:
-        with contextlib.suppress(OSError):  # a hint to the kernel; the read timeouts stand without it
+        with contextlib.suppress(OSError):  # a hint to the kernel; the read timeouts work without it
             sock.setsockopt(level, option, value)

@@ -81,7 +81,7 @@ def failure_from_exception(request: RequestName, url: str, error: Exception) -> 
 
 
 def _reason(code: int) -> Reason:
-    if code < 400 or code >= 500 or code in (408, 429):  # API servers send nobody elsewhere: it is a gateway
+    if code < 400 or code >= 500 or code in (408, 429):  # API servers do not redirect: it is a gateway
         return Reason.API_UNAVAILABLE
     return _REASONS.get(code, Reason.API_INVALID)
 
@@ -152,7 +152,7 @@ _ODD = re.compile("[\x7f-\uffff]")
 """What is not sent as it is: YAML has line breaks and forbidden characters of its own among these."""
 
 USER_AGENT = f"dranet/{dranet.__version__}"
-"""Of the driver, in the API server's audit log and metrics."""
+"""The driver's name in the API server's audit log and metrics."""
 
 
 class EventType(StrEnum):
@@ -220,14 +220,14 @@ def _escape(found: re.Match[str]) -> str:
     return "\\ufffd" if 0xD800 <= number <= 0xDFFF else f"\\u{number:04x}"
 
 
-def given(query: Mapping[str, str]) -> dict[str, str]:
+def without_empty(query: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in query.items() if value}
 
 
 def parse_object(body: bytes) -> JsonObject:
     try:
         parsed = json.loads(body)
-    except (ValueError, RecursionError) as error:  # whoever writes a claim may nest its parameters
+    except (ValueError, RecursionError) as error:  # the author of a claim may nest its parameters
         raise ProtocolError(f"the answer is not JSON: {body[:80]!r}") from error
     if not isinstance(parsed, dict):
         raise ProtocolError(f"the answer is not a JSON object: {body[:80]!r}")

@@ -1,6 +1,6 @@
 """The Node object, and the devices that other DRA drivers offer on the node.
 
-Of a Node only the addresses it is known by and what device plugins announce are read.
+Only the Node's addresses and what device plugins announce are read.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class NodeDevice(Struct, frozen=True):
     pool: str
     name: str
     pci_address: str = ""
-    """As sysfs writes it; empty where the driver does not say."""
+    """As sysfs writes it; empty where the driver does not publish it."""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """By qualified name (``gpu.nvidia.com/uuid``)."""
     is_kin: bool = False
@@ -138,13 +138,13 @@ class NodeDevices:
         """Replaced as a whole."""
         self._left_out = False
         """Some slice was, since all were told last."""
-        self._said_full = False
+        self._reported_full = False
         self.drivers: frozenset[str] = frozenset()
         """Who has slices here, be they empty; replaced as a whole."""
         self.is_complete = True
         """Everything that was told is remembered."""
         self.is_known = False
-        """The API server has told all slices once."""
+        """The API server has listed all slices once."""
         self.listeners: list[Callable[[], None]] = []
         """Called on the event loop when the devices differ from before, and when they are known first."""
 
@@ -154,11 +154,11 @@ class NodeDevices:
 
     @property
     def is_awaited(self) -> bool:
-        """They were asked for, and have not been told yet."""
+        """They were asked for, and are not known yet."""
         return self._wanted.is_set() and not self.is_known
 
     def find(self, driver: str, pool: str, device: str) -> NodeDevice | None:
-        """The device that an allocation names; ``None`` where nobody has told of it (yet)."""
+        """The device that an allocation names; ``None`` where no slice contains it (yet)."""
         return self._devices.get((driver, pool, device))
 
     def get_all(self) -> tuple[NodeDevice, ...]:
@@ -170,7 +170,7 @@ class NodeDevices:
         return any(device.is_kin and device.driver < self._own_driver for device in self.get_all())
 
     async def run(self) -> None:
-        """Follow for ever, once it is wanted."""
+        """Follow until cancelled, once it is wanted."""
         await self._wanted.wait()
         news = list_and_watch(
             self._client,
@@ -185,7 +185,7 @@ class NodeDevices:
                 del item  # of which little is kept
 
     def take(self, news: Snapshot | WatchEvent) -> None:
-        """What the watch tells: everything, or one change."""
+        """Take a snapshot or one change from the watch."""
         if isinstance(news, Snapshot):
             self._slices, self._left_out = {}, False
             for item in news.items:
@@ -212,7 +212,7 @@ class NodeDevices:
             self._left_out = True
 
     def _index(self) -> dict[Key, NodeDevice]:
-        """Of each pool the newest generation alone: the rest is what a driver has not tidied up yet."""
+        """Keep only the newest generation of each pool: the rest is what a driver has not removed yet."""
         newest: dict[tuple[str, str], int] = {}
         for found in self._slices.values():
             newest[found.pool] = max(found.generation, newest.get(found.pool, found.generation))
@@ -225,15 +225,15 @@ class NodeDevices:
     def _bounded(self, devices: dict[Key, NodeDevice]) -> Mapping[Key, NodeDevice]:
         self.is_complete = not self._left_out and len(devices) <= MAX_DEVICES
         if self.is_complete:
-            self._said_full = False
+            self._reported_full = False
             return devices
-        if not self._said_full:
+        if not self._reported_full:
             _log.warning(
                 "other drivers offer more here than is looked at: %d slices, %d devices",
                 MAX_SLICES,
                 MAX_DEVICES,
             )
-        self._said_full = True
+        self._reported_full = True
         return {key: devices[key] for key in sorted(devices)[:MAX_DEVICES]}
 
 

@@ -50,7 +50,7 @@ async def _ask(client: ApiClient, driver: str, permission: Permission, verb: str
     review = build_review(permission, verb, driver)
     status = (await client.create(ACCESS_REVIEWS, review)).get("status")
     if not isinstance(status, dict) or not isinstance(status.get("allowed"), bool):
-        raise ProtocolError("the API server's answer to an access review says neither yes nor no")
+        raise ProtocolError("the API server's answer to an access review contains neither yes nor no")
     if status["allowed"]:
         return None
     return Denied(permission, verb, str(status.get("reason") or ""))
@@ -76,14 +76,14 @@ OF_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class User(Struct, frozen=True):
-    """A user as the server knows them; ``attributes`` (groups, uid, extra) are handed on as they are."""
+    """A user as the server knows them; ``attributes`` (groups, uid, extra) are passed on as they are."""
 
     name: str
     attributes: JsonObject
 
 
 async def fetch_user(client: ApiClient, token: str) -> User | None:
-    """Whose token it is; ``None``: nobody's.
+    """Return the user of a token; ``None`` if the server does not know it.
 
     Raises:
         ClusterError: no answer, or we may not ask.
@@ -94,7 +94,7 @@ async def fetch_user(client: ApiClient, token: str) -> User | None:
         return None
     user = status.get("user")
     if not isinstance(user, dict) or not isinstance(user.get("username"), str) or not user["username"]:
-        raise ProtocolError("the API server knows a token and does not say whose it is")
+        raise ProtocolError("the API server knows a token and does not name its user")
     known = {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
     return User(user["username"], known)
 

@@ -7,7 +7,7 @@ to the next generation together (readers take nothing from a pool whose slices t
 
 A server returns a slice in its own words: quantities are canonical, empty fields may be absent, times are
 set where we gave none, and a newer server fills in fields that we do not know. None of that is a difference;
-each would be written again for ever. A server that does not keep an optional field drops it without a
+each would be written again without end. A server that does not keep an optional field drops it without a
 message, or refuses the whole slice (:mod:`dranet.cluster.capabilities`).
 """
 
@@ -70,7 +70,7 @@ def find_lost(sent: Page, stored: Page) -> frozenset[Feature]:
 def withhold(page: Page, features: Collection[Feature]) -> Page:
     """The page without these fields; the same object where it has none of them.
 
-    Of a list only the first NUMA node stays, as a scalar: it is the device's own. No other list has an item
+    Only the first NUMA node of a list stays, as a scalar: it is the device's own. No other list has an item
     that could stand for it.
     """
     if not find_features(page) & frozenset(features):
@@ -198,7 +198,7 @@ def is_same_page(found: Page, desired: Page) -> bool:
 
 def keep_taint_times(page: Page, existing: Iterable[Mapping[str, Any]]) -> Page:
     """``page`` with the time of each taint that its device has in the ``existing`` slices already: a write
-    that gives no time would make an old taint a new one, and tolerations for a time would begin anew."""
+    that gives no time would make an old taint a new one, and tolerations for a time would begin again."""
     if not any(device.get("taints") for device in page):
         return page
     known = {
@@ -221,13 +221,13 @@ def _with_times(device: DeviceJson, known: Mapping[tuple[object, ...], str]) -> 
 
 def _is_same_device(found: DeviceJson, desired: DeviceJson) -> bool:
     return (
-        all(_given(found, field) == _given(desired, field) for field in _PLAIN_FIELDS)
+        all(_value(found, field) == _value(desired, field) for field in _PLAIN_FIELDS)
         and _is_same_taints(found.get("taints") or (), desired.get("taints") or ())
         and _amounts(found) == _amounts(desired)
     )
 
 
-def _given(device: DeviceJson, field: str) -> object:
+def _value(device: DeviceJson, field: str) -> object:
     value = device.get(field)
     return None if _is_empty(value) else value
 
@@ -267,10 +267,10 @@ def _amounts(device: DeviceJson) -> object:
     from dranet.quantity import normalize_quantity  # no device of ours has any today
 
     def normalize(value: object) -> object:
-        """Quantities are the texts and numbers of these two fields, but for the name of a set of counters."""
+        """Quantities are the texts and numbers of these two fields, except the name of a set of counters."""
         if isinstance(value, Mapping):
-            given = {key: item for key, item in value.items() if not _is_empty(item)}
-            return {key: item if key == "counterSet" else normalize(item) for key, item in given.items()}
+            present = {key: item for key, item in value.items() if not _is_empty(item)}
+            return {key: item if key == "counterSet" else normalize(item) for key, item in present.items()}
         return [normalize(item) for item in value] if isinstance(value, list) else normalize_quantity(value)
 
     return normalize({"capacity": capacity, "consumesCounters": consumed})

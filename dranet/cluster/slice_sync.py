@@ -51,7 +51,7 @@ class SliceView:
         self._learned_at: dict[str, float] = {}
         """When a slice became what it is, by an own write or an event."""
         self._gone_at: dict[str, float] = {}
-        """When a slice was deleted, by us or by others; the watch may still tell of it."""
+        """When a slice was deleted, by us or by others; the watch may still report it."""
         self._seen = 0
         """The version of the newest snapshot: news that is not newer is old."""
 
@@ -59,7 +59,7 @@ class SliceView:
         return tuple(self._slices.values())
 
     def reset(self, snapshot: Snapshot) -> None:
-        """Take a snapshot as the truth, but for what was learned since it was asked for."""
+        """Take a snapshot as the truth, except for what was learned since it was requested."""
         slices = {item["metadata"]["uid"]: item for item in snapshot.items}
         self._forget_before(snapshot.asked_at)
         self._seen = _parse_version(snapshot.resource_version)
@@ -70,7 +70,7 @@ class SliceView:
         self._slices = {uid: found for uid, found in slices.items() if uid not in self._gone_at}
 
     def observe(self, event: WatchEvent, now: float) -> bool:
-        """Take in one event; whether it told something that we had not known."""
+        """Take in one event; return whether it contained news."""
         self._forget_before(now - _MEMORY_SECONDS)
         uid = event.object["metadata"]["uid"]
         if event.type is EventType.DELETED:
@@ -169,7 +169,7 @@ denial is a 400 where it gives no code."""
 
 
 class SyncListeners(Struct, frozen=True):
-    """Who hears of the writes of one step."""
+    """Callbacks for the writes of one step."""
 
     begins: Callable[[], None]
     """The slices are not the desired ones, and are about to be written."""
@@ -203,7 +203,7 @@ class SliceSync:
         self._uncertain = False
         """A write failed, and may have taken effect all the same."""
         self.generation = 0
-        """Of the pool, as last written or found; 0 before that."""
+        """Generation of the pool as last written or found; 0 before that."""
         self.is_listed = False
         """The slices on the server are known."""
 
@@ -216,7 +216,7 @@ class SliceSync:
         self.is_listed = True
 
     def take_event(self, event: WatchEvent) -> bool:
-        """One change; whether somebody else made it."""
+        """Take one change; return whether another writer made it."""
         return self._view.observe(event, asyncio.get_running_loop().time())
 
     def doubt_owner(self) -> None:
@@ -278,7 +278,7 @@ class SliceSync:
         self.generation = plan.generation
 
     async def _write_bare(self, desired: DesiredPool, error: ClusterError) -> None:
-        """The server refused a slice. An optional field must never cost it: once more, without any of them.
+        """The server refused a slice. An optional field must never cost it: try again without any of them.
 
         Raises:
             ClusterError: there is nothing to leave out, or the server refuses it all the same.
@@ -297,7 +297,7 @@ class SliceSync:
         self._owner_in_doubt = False
 
     async def _relist(self) -> None:
-        """After a failed write nobody knows whether it took effect: look, before writing again."""
+        """A failed write may have taken effect: look before writing again."""
         self._view.reset(
             await fetch_snapshot(self._client, paths.RESOURCE_SLICES, field_selector=self._selector)
         )
@@ -327,7 +327,7 @@ class SliceSync:
 
     def _judge_answer(self, index: int, sent: Page, stored: Page, pool: DesiredPool) -> None:
         """What the server made of a write. If it is something else its version counts as the desired one,
-        or we would write for ever. Fields that are known to be optional are not sent any more, in no
+        or we would write without end. Fields that are known to be optional are no longer sent, in no
         slice."""
         if is_same_page(stored, pool.pages[index]):
             return

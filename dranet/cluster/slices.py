@@ -40,7 +40,7 @@ _CALM_SECONDS = 120.0
 """Others left our slices alone for this long: the next repair is quick again."""
 
 _NODE_SECONDS = 5.0
-"""A Node object that is not there yet is looked for so often."""
+"""Seconds between look-ups of a Node object that does not exist yet."""
 
 _NODE_TRIES = 60
 """For so many times, which is some minutes: it may never come, where the node's name is a wrong one."""
@@ -49,7 +49,7 @@ _REWATCH_SECONDS = (1.0, 30.0)
 """First and longest wait before a broken watch is tried again."""
 
 _PATIENCE_SECONDS = 2.0
-"""So long the first publication waits to learn which optional fields the server keeps. After that it goes
+"""How long the first publication waits to learn which optional fields the server keeps. After that it goes
 out without them, and they follow."""
 
 
@@ -61,11 +61,11 @@ class PublishCounters(Struct):
 
 
 def _ignore(_: object) -> None:
-    """Nobody listens."""
+    """Ignore it."""
 
 
 class PublishListeners(Struct, frozen=True):
-    """Who hears of what the publisher does."""
+    """Callbacks of the publisher."""
 
     failed: Callable[[Reason], None] = _ignore
     """A call to the API server failed."""
@@ -91,8 +91,8 @@ class SlicePublisher:
     """Publishes one pool of one node. ``pool`` is the node's name unless another is given.
 
     Nothing is written before the first :meth:`set_desired`, and slices stay when :meth:`run` ends: a
-    successor finds them, and the kubelet removes them when there is none. :meth:`run` may be started again at
-    any time, also when another instance of the driver has published meanwhile: each run looks anew.
+    successor finds them, and the kubelet removes them when none comes. :meth:`run` may be started again at
+    any time, also when another instance of the driver has published meanwhile: each run reads the slices.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class SlicePublisher:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the API server has told which slices there are, in this run."""
+        """Whether the API server has listed the slices in this run."""
         return self._running and self._sync.is_listed
 
     @property
@@ -249,7 +249,7 @@ class SlicePublisher:
                 continue
             try:
                 await self._publish(self._desired)
-            except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
+            except DranetError as error:  # also a ProtocolError: a proxy's error page
                 self._complain(error)
                 await self._wait_for_desired(self._retry_seconds(error))
                 self._work.set()
@@ -295,7 +295,7 @@ class SlicePublisher:
         self.counters.failures[error.reason] += 1
         self._listeners.failed(error.reason)
         if error.reason is Reason.API_CONFLICT:
-            return  # somebody wrote at the same time: everyday life, the retry settles it
+            return  # another writer was faster, which is normal: the retry settles it
         self._last_error = error.message
         status = error.status if isinstance(error, ClusterError) else 0
         if self._complaint != (kind := (error.reason, status)):

@@ -122,8 +122,8 @@ _MAX_REFUSED_RESUMES = 3
 """After so many refusals in a row the version itself may be what the server cannot serve: one that was
 restored from a backup waits for it to come, and answers 504."""
 
-_NO_VERDICT = (0, 429, 503)
-"""Statuses that say nothing of the request: no answer at all, or none now."""
+_NO_ANSWER = (0, 429, 503)
+"""Statuses that do not concern the request: no answer at all, or none now."""
 
 
 async def list_and_watch(
@@ -180,7 +180,7 @@ async def list_and_watch(
                     version = event.resource_version or version
                     if event.type is not EventType.BOOKMARK:
                         yield event
-        except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
+        except DranetError as error:  # also a ProtocolError: a proxy's error page
             trouble.begin(error)
             is_mute = not heard and clock() - started >= silence_seconds
             version = "" if trouble.is_version_lost or is_mute else version
@@ -221,22 +221,22 @@ class _Trouble:
             _log.warning("following %s stopped, trying again: %s", self._path, error)
         status = error.status if isinstance(error, ClusterError) else 0
         self._patience_seconds = error.retry_after_seconds if isinstance(error, ClusterError) else 0.0
-        self._refusals += status not in _NO_VERDICT
+        self._refusals += status not in _NO_ANSWER
         self.is_version_lost = everyday or self._refusals >= _MAX_REFUSED_RESUMES
 
     def end(self) -> None:
-        """The server tells something: it can, again."""
+        """The server has sent an event: it works again."""
         self._refusals = 0
         if self._logged:
             self._logged = False
             _log.info("following %s works again", self._path)
 
     def forget(self) -> None:
-        """It has worked for long enough to begin anew."""
+        """It has worked long enough to reset the backoff."""
         self._backoff.reset()
         self._was_gone = False
 
     async def wait(self) -> None:
-        """As long as the backoff says, and as the server asked for."""
+        """Wait for the backoff, and at least as long as the server asked for."""
         seconds, self._patience_seconds = self._patience_seconds, 0.0
         await asyncio.sleep(max(seconds, self._backoff.next_seconds()))

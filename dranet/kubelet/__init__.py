@@ -1,4 +1,4 @@
-"""The kubelet's room: how it finds us, what it asks of us, and what we tell it of our devices.
+"""The kubelet's room: how it finds us, what it asks of us, and what we report of our devices.
 
 We are the server. The kubelet finds the registration socket in its registry folder, asks for the name
 and endpoint, and then calls Prepare and Unprepare on the driver's own socket. This room turns the gRPC

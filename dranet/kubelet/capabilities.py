@@ -1,6 +1,6 @@
 """What the kubelet has shown that it can do: observed in its calls, never inferred from a version string.
 
-A kubelet does not say what it is. What it calls tells: whether it registers us, which version of the DRA
+A kubelet does not identify itself. Its calls show whether it registers us, which version of the DRA
 service it took from our list, whether it opens the health stream and which version of that, and when it did
 each the last time.
 """
@@ -62,7 +62,7 @@ class KubeletObserver:
         )
 
     def reset(self) -> None:
-        """Our registration socket was made anew: what the kubelet thinks of it is not known yet."""
+        """Our registration socket was made again: whether the kubelet has registered it is not known yet."""
         self._seen = replace(self._seen, registered=None, registered_at=None, registration_error="")
 
     def prepares(self, service: str) -> None:

@@ -38,7 +38,7 @@ class DeviceHealthFact(Struct, frozen=True):
 
 
 class HealthSource(Protocol):
-    """Who knows the health of the devices; answers from memory."""
+    """Source of the devices' health; answers from memory."""
 
     def snapshot(self) -> Sequence[DeviceHealthFact]: ...
 
@@ -55,7 +55,7 @@ async def wait_or_pass(changed: asyncio.Event, seconds: float) -> None:
 class HealthService:
     """One stream for each kubelet that watches; all show the same ``source``.
 
-    ``clock`` gives unix seconds; ``wait`` is told to return at a change or after some seconds.
+    ``clock`` gives unix seconds; ``wait`` returns at a change or after some seconds.
     """
 
     def __init__(

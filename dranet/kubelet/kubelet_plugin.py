@@ -219,7 +219,7 @@ class KubeletPlugin:
         self._serving_since = time.monotonic()
 
     async def watch(self) -> None:
-        """Until we are stopped; says once when the kubelet leaves us alone for long.
+        """Run until stopped; log once when the kubelet has not called for long.
 
         Raises:
             RuntimeError: a server has ended by itself.
@@ -244,17 +244,17 @@ class KubeletPlugin:
             return f"the kubelet refuses to register the driver: {capabilities.registration_error}"
         if waited < REGISTRATION_PATIENCE_SECONDS:
             return "the kubelet has not registered the driver yet"
-        told = f"the kubelet has not registered the driver for {waited:.0f} s"
+        report = f"the kubelet has not registered the driver for {waited:.0f} s"
         if capabilities.asked_at is None:
-            return f"{told} and never asked: does it watch {self._paths[1].parent}?"
-        return f"{told}, though it asked who we are: its log says why"
+            return f"{report} and never asked: does it watch {self._paths[1].parent}?"
+        return f"{report}, though it asked who we are: its log says why"
 
     async def deregister(self) -> None:
         """Leave the registry: the kubelet's next calls go to another instance. Those that come are served."""
         await self._registration.stop()
 
     def health_changed(self) -> None:
-        """Tell the kubelet now instead of at the next beat."""
+        """Report to the kubelet now instead of at the next beat."""
         if self._health is not None:
             self._health.notify()
 

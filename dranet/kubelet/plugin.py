@@ -1,6 +1,6 @@
 """Prepare and Unprepare: the kubelet's calls become :class:`ClaimRef` nouns and our answers wire again.
 
-Wire: ``k8s.io.kubelet.pkg.apis.dra.{v1,v1beta1}.DRAPlugin``. Both versions have the same messages but for
+Wire: ``k8s.io.kubelet.pkg.apis.dra.{v1,v1beta1}.DRAPlugin``. Both versions have the same messages except
 ``share_id``, which v1beta1 has not; so the v1 classes speak both. This module keeps the protocol's
 promises (an entry for every UID, one call at a time for a claim, work that outlives an impatient caller)
 and leaves all decisions to its :class:`ClaimHandler`.
@@ -31,7 +31,7 @@ from dranet.pb import dra_v1_pb2 as pb
 
 
 class ClaimLocks:
-    """Locks by claim UID; those that nobody holds or waits for take no memory."""
+    """Locks by claim UID; a lock that is neither held nor waited for takes no memory."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -98,7 +98,7 @@ READ_SECONDS = 0.1
 """For a caller to read an answer that was sent; gRPC does not tell when it has. One that takes longer may
 lose it, and asks again."""
 CANCEL_SECONDS = 2.0
-"""For what undoes itself when it is cancelled; nobody waits for it any more."""
+"""For what undoes itself when it is cancelled; no caller waits for it any longer."""
 
 
 class DraVersion(Struct, frozen=True):
@@ -138,7 +138,7 @@ class PrepareOutcome(Struct, frozen=True):
 
 
 class ClaimHandler(Protocol):
-    """Who does the work. Never called twice at a time for one claim; other claims may run beside it.
+    """Handler of the calls. Never called twice at a time for one claim; other claims may run concurrently.
 
     Neither call is cancelled because the kubelet gave up: it would repeat it anyway. A raised
     :class:`DranetError` fails every claim of the call with its text; anything else is a bug.
@@ -371,7 +371,8 @@ def _complete(
     unknown = answer.keys() - {ref.uid for ref in refs}
     if unknown:
         log.error(
-            "bug in the driver: it answered for claims that nobody asked for: %s", ", ".join(sorted(unknown))
+            "bug in the driver: it answered for claims that were not asked for: %s",
+            ", ".join(sorted(unknown)),
         )
     return {
         ref.uid: answer[ref.uid]

@@ -22,7 +22,7 @@ from dranet.pb import podresources_pb2 as pb
 SERVICE = "v1.PodResourcesLister"
 TIMEOUT_SECONDS = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
-"""List tells of every pod of the node."""
+"""The answer to List contains every pod of the node."""
 MAX_DEVICES = 1024
 """Of one pod, of each kind."""
 
@@ -79,7 +79,7 @@ class PodResources:
         except grpc.aio.AioRpcError as error:
             why = f"{error.code().name}: {error.details()}"
             raise ProtocolError(
-                f"the kubelet does not tell the resources of {whose}: {why}", retryable=True
+                f"the kubelet does not report the resources of {whose}: {why}", retryable=True
             ) from error
 
     async def _get(self, channel: grpc.aio.Channel, pod: PodRef) -> pb.PodResources | None:

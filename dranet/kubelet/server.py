@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 256
 MAX_CALLS = 1024
 """At a time, on one connection: the kubelet has one for each pod that starts or ends."""
 MAX_REQUEST_BYTES = 4 << 20
-"""gRPC's own default, by which the kubelet lives, too. A claim takes about 100 bytes."""
+"""gRPC's own default, which the kubelet also has. A claim takes about 100 bytes."""
 HANDSHAKE_SECONDS = 10
 """For the first words of a connection; gRPC would wait for two minutes. Who has shaken hands may be silent
 for ever: the kubelet is, and takes the end of its connection for our end."""
@@ -39,7 +39,7 @@ _OPTIONS = (
 )
 
 _GRPC_LOGGER = "grpc._cython.cygrpc"
-"""Where gRPC's server tells of calls that went wrong."""
+"""Where gRPC's server logs calls that went wrong."""
 
 
 class UnixServer:
@@ -82,7 +82,7 @@ class UnixServer:
         """Return when it was stopped.
 
         Raises:
-            RuntimeError: it has ended by itself, and nobody can reach us any more.
+            RuntimeError: it has ended by itself, and no caller can reach us any longer.
         """
         keeper = self._keeper  # a stop that comes meanwhile forgets it
         if keeper is not None:
@@ -183,13 +183,13 @@ def _new_server(handlers: Sequence[grpc.GenericRpcHandler]) -> grpc.aio.Server:
     # gRPC's own fork handlers only write a warning at each fork while a server runs. Read by its core
     # when the first server of the process is made.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    logging.getLogger(_GRPC_LOGGER).addFilter(_tell_unsent)  # once, however often it is said
+    logging.getLogger(_GRPC_LOGGER).addFilter(_log_unsent)  # once, however often it is said
     return grpc.aio.server(handlers=handlers, options=_OPTIONS)
 
 
-def _tell_unsent(record: logging.LogRecord) -> bool:
+def _log_unsent(record: logging.LogRecord) -> bool:
     """An answer that gRPC's core could not send. The caller has hung up, as a kubelet does that ends or
-    forgets us, and asks again for what it wants; gRPC would tell of it with a traceback, as of a bug."""
+    forgets us, and asks again for what it wants; gRPC would log it with a traceback, like a bug."""
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, grpc.aio.InternalError):
         return True

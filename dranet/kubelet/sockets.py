@@ -1,4 +1,4 @@
-"""The files of UNIX sockets: path limits, who may use a folder, and nobody else's file removed.
+"""The files of UNIX sockets: path limits, who may use a folder, and no file of another program removed.
 
 A gRPC server that binds over a live socket unlinks it without an error, and at its end unlinks whatever
 lies at the path by then, perhaps its successor's. Three rules keep both from happening here: instances that
@@ -26,14 +26,14 @@ from dranet.locks import FileLock
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
 SOCKET_MODE = 0o600
-"""Of both sockets: the kubelet is root."""
+"""Mode of both sockets: the kubelet is root."""
 
 
 def make_plugin_dir(folder: Path) -> None:
-    """The driver's own folder in the kubelet's ``plugins``: nobody but root has business in it.
+    """The driver's own folder in the kubelet's ``plugins``: only root uses it.
 
     Raises:
-        OSError: the disk refuses, or something else than a folder lies there.
+        OSError: the disk refuses, or something other than a folder is there.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     files.make_folder(folder)
@@ -95,7 +95,7 @@ class OwnerLock:
         with contextlib.closing(FileLock(self.path)) as alone:
             if alone.try_acquire():
                 try:
-                    os.truncate(self.path, 0)  # whoever was here before is gone
+                    os.truncate(self.path, 0)  # the earlier holder is gone
                     self.path.write_text(self._trait)
                 except OSError:
                     self._trait = ""
@@ -130,7 +130,7 @@ _NOT_ALIKE = (
 
 
 def remove_dead_socket(path: Path) -> bool:
-    """Remove a socket that nobody listens on; whether it did. For who knows that its owner is gone: in the
+    """Remove a socket without a listener; return whether it did. For who knows that its owner is gone: in the
     moment between bind and listen a live one refuses, too."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -149,7 +149,7 @@ def remove_dead_socket(path: Path) -> bool:
 class PublishedSocket:
     """A listening socket that appears under its public name only when it already answers.
 
-    The server binds :meth:`next_bind_path`, a hidden name beside the public one, and :meth:`publish`
+    The server binds :meth:`next_bind_path`, a hidden name next to the public one, and :meth:`publish`
     renames it. So the kubelet, which dials a name the moment it appears, never meets a socket that does
     not listen yet; gRPC, which only knows the hidden name, can unlink nothing of value; and
     :meth:`withdraw` removes the public name only while it is still our own inode. The kubelet's watcher
@@ -162,7 +162,7 @@ class PublishedSocket:
         self._identity: tuple[int, int] | None = None
 
     def next_bind_path(self) -> Path:
-        """A fresh hidden name for one server; what lies there from an earlier life is removed.
+        """A fresh hidden name for one server; a file of an earlier process is removed.
 
         Raises:
             SettingsError: it or the public path is too long.
@@ -178,7 +178,7 @@ class PublishedSocket:
         """Give the bound socket its public name, in place of a stale socket of an earlier life.
 
         Raises:
-            SettingsError: something that is not a socket lies there.
+            SettingsError: something other than a socket is there.
             OSError: the folder went away meanwhile.
         """
         bound.chmod(SOCKET_MODE)  # whatever the umask was when it was bound
@@ -188,7 +188,7 @@ class PublishedSocket:
         self._identity = _read_identity(self.path)
 
     def is_missing(self) -> bool:
-        """Whether nothing lies at the public path."""
+        """Whether nothing is at the public path."""
         return _read_identity(self.path) is None
 
     def is_ours(self) -> bool:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class EventForm(StrEnum):
-    """How the runtime tells of pods."""
+    """How the runtime reports pods."""
 
     STATE_CHANGE = "StateChange"
     """One call for all events (before NRI 0.12)."""
@@ -16,17 +16,17 @@ class EventForm(StrEnum):
 
 
 class RuntimeCapabilities(Struct, frozen=True):
-    """Of the runtime at the other end of the present connection, or of the last one."""
+    """Capabilities of the runtime on the present connection, or on the last one."""
 
     name: str = ""
     """Empty until the first connection."""
     version: str = ""
     request_timeout_seconds: float | None = None
-    """How long it waits for a hook; ``None`` where it does not say (before NRI 0.7)."""
+    """How long it waits for a hook; ``None`` where it is not sent (before NRI 0.7)."""
     event_form: EventForm | None = None
-    """``None`` until it has told of a pod."""
+    """``None`` until it has reported a pod."""
     shows_our_mounts: bool = False
     """A container has come with a mount of one of our CDI devices: it reads our CDI specs, and plugins see
     what they add. False may only mean that there was none yet."""
     nri_version: str = ""
-    """Empty where it does not say (before NRI 0.12)."""
+    """Empty where it is not sent (before NRI 0.12)."""

@@ -1,6 +1,6 @@
 """CDI spec files: what the runtime adds to a container that was given a device of a claim.
 
-One file per claim, written whole or not at all, so that claims cannot touch each other and a sweep needs
+One file per claim, written atomically, so that claims cannot touch each other and a sweep needs
 no index. Format: SPEC.md of the Container Device Interface (CNCF), whose names and versions are used here.
 The runtime refuses a file with an unknown field, a malformed name or a device without edits, and then
 every container that names its devices; so names are checked here.
@@ -30,7 +30,7 @@ CDI_CLASS = "claim"
 _VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _FOLDER_MODE = 0o755
-"""Other drivers and their tools use the folder, too."""
+"""Other drivers and their tools also use the folder."""
 
 
 class CdiDevice(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The NRI plugin: one operating-system thread that stays connected to the container runtime.
 
 It connects to the runtime's socket by path (the runtime makes a new one at each start), registers, runs
-the hooks inline and, when the connection is lost, starts over, for ever. The thread is its own so that
+the hooks inline and, when the connection is lost, starts again. The thread is its own so that
 nothing else in the driver can make a hook late: a late answer lets the pod start without its NIC. What
 happens on one connection is :mod:`dranet.runtime.session`.
 """
@@ -48,7 +48,7 @@ Wait = Callable[[threading.Event, float], bool]
 
 
 def _ignore(method: str, outcome: str, seconds: float) -> None:
-    """Nobody observes."""
+    """Observe nothing."""
     del method, outcome, seconds
 
 
@@ -72,7 +72,7 @@ class NriPlugin:
         index: two digits; the runtime calls plugins in ascending order.
         hooks: what to run. See :class:`~dranet.runtime.session.RuntimeHooks`.
         listeners: called on the plugin's thread.
-        is_our_mount: tells the mounts that our CDI devices bring, for :attr:`capabilities`.
+        is_our_mount: recognizes the mounts of our CDI devices, for :attr:`capabilities`.
         wait: how to wait between attempts.
     """
 
@@ -104,7 +104,7 @@ class NriPlugin:
         self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
         self._last_failure = ""
         self._session: PluginSession | None = None
-        self._last_traits = RuntimeCapabilities()
+        self._last_capabilities = RuntimeCapabilities()
 
     def __repr__(self) -> str:
         state = "ready" if self.is_ready else "stopped" if self._stopping.is_set() else "connecting"
@@ -133,7 +133,7 @@ class NriPlugin:
     def capabilities(self) -> RuntimeCapabilities:
         """What the runtime has shown on this connection or, while there is none, on the last one."""
         session = self._session
-        return session.capabilities if session is not None and session.introduced else self._last_traits
+        return session.capabilities if session is not None and session.introduced else self._last_capabilities
 
     def wait_ready(self, timeout_seconds: float) -> bool:
         """Block until :attr:`is_ready`, for at most this long."""
@@ -187,7 +187,7 @@ class NriPlugin:
             except BaseException as error:
                 # No memory left, or our bug. The node needs the hooks more than it needs us to fall over.
                 self._last_failure = f"internal error: {error!r}"
-                log.exception("bug beside the NRI connection")
+                log.exception("bug next to the NRI connection")
             if self._stopping.is_set() or self._wait(self._stopping, next(delays)):
                 return
 
@@ -200,7 +200,7 @@ class NriPlugin:
             session = PluginSession(mux, self._hooks, self._observe, self._note_ready, self._is_our_mount)
             self._session = session
             reason = self._serve(session)
-            self._last_traits = self.capabilities
+            self._last_capabilities = self.capabilities
             return _Ending(reason, introduced=session.introduced, was_ready=self.is_ready)
         finally:
             if self._ready.is_set():
@@ -244,7 +244,7 @@ class NriPlugin:
         return mux
 
     def _describe(self, error: OSError) -> str:
-        """The kernel refuses a path that is no socket with the words for a socket that nobody listens on."""
+        """The kernel refuses a path that is no socket with the error for a socket without a listener."""
         if error.errno == errno.ECONNREFUSED:
             try:
                 if not stat.S_ISSOCK(self._socket_path.stat().st_mode):
@@ -265,11 +265,11 @@ class NriPlugin:
         if self._stopping.is_set():
             return
         if ending.introduced:
-            self._tell_disconnected(ending.reason)
+            self._report_disconnected(ending.reason)
         elif ending.reason != previous:
             log.info("no NRI connection: %s; trying again until there is one", ending.reason)
 
-    def _tell_disconnected(self, reason: str) -> None:
+    def _report_disconnected(self, reason: str) -> None:
         try:
             self._hooks.disconnected(reason)
         except Exception:
@@ -281,7 +281,7 @@ class _Ending(NamedTuple):
 
     reason: str
     introduced: bool = False
-    """The hooks were told of the runtime."""
+    """The hooks know of the runtime."""
     was_ready: bool = False
 
 

@@ -114,16 +114,16 @@ def _parse_devices(message: nri_pb2.Container) -> Iterator[CharDevice]:
 
 
 def _parse_env(message: nri_pb2.Container) -> Iterator[tuple[str, str]]:
-    """Of a variable that is there twice the last counts, as for the process."""
+    """The last value of a repeated variable counts, as for the process."""
     for item in message.env:
         name, _, value = item.partition("=")
         yield name, value
 
 
 def _parse_cdi_devices(message: nri_pb2.Container) -> tuple[str, ...]:
-    """Those that the runtime tells, and those of annotations, by which older kubelets pass them."""
-    told = (device.name for device in message.CDI_devices)
-    return tuple(dict.fromkeys((*told, *find_cdi_names(message.annotations))))
+    """Those in the runtime's message, and those of annotations, by which older kubelets pass them."""
+    named = (device.name for device in message.CDI_devices)
+    return tuple(dict.fromkeys((*named, *find_cdi_names(message.annotations))))
 
 
 def _check_container(message: nri_pb2.Container) -> None:
@@ -204,7 +204,7 @@ class RuntimeHooks(Protocol):
 
     A ``DranetError`` is answered as an error, with its text, and the runtime then fails the pod or the
     container (Stop and Remove go on regardless). The pod hooks return whether the pod was any of the
-    driver's business; it only tells the metrics. Hooks must be idempotent: two copies of the driver are
+    driver's business; it only updates the metrics. Hooks must be idempotent: two copies of the driver are
     both called during a rolling update.
     """
 
@@ -213,12 +213,12 @@ class RuntimeHooks(Protocol):
     ) -> None:
         """The runtime introduced itself; Synchronize follows.
 
-        It waits ``request_timeout_seconds`` for the answer to a hook; ``None`` where it does not say so
+        It waits ``request_timeout_seconds`` for the answer to a hook; ``None`` where it does not send it
         (before NRI 0.7).
         """
 
     def disconnected(self, reason: str) -> None:
-        """The connection that ``connected`` announced is lost (not by ``stop``); it is being made anew."""
+        """The connection that ``connected`` announced is lost (not by ``stop``); it is being made again."""
 
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
         """Every pod that exists, stopped ones included (``pid`` 0), and the containers that are created or
@@ -308,7 +308,7 @@ class PluginSession:
         self._parts = _Parts(is_our_mount)
         self._synchronized = False
         self.introduced = False
-        """``connected`` has been told."""
+        """``connected`` has been called."""
         self.capabilities = RuntimeCapabilities()
         """Replaced as a whole, so any thread may look."""
 
@@ -477,7 +477,7 @@ def _parse_each(parse: Callable[[_Message], _Noun], messages: Iterable[_Message]
 
 
 class _Observation:
-    """Times one hook; whoever runs it may lower the outcome to NOOP, an exception makes it FAILED."""
+    """Times one hook; its caller may lower the outcome to NOOP, an exception makes it FAILED."""
 
     def __init__(self, observe: Observer, method: str) -> None:
         self._observe = observe

@@ -91,7 +91,7 @@ class _Read(Struct, frozen=True):
 
 class VendorSpecs:
     """Reads the folders; a later one counts more than an earlier one, as for the runtime. A file is read once
-    for as long as it does not change; one caller at a time."""
+    while it does not change; one caller at a time."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = tuple(folders)
@@ -140,7 +140,7 @@ class VendorSpecs:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """A named pipe that lies among the files has no other end."""
+    """A named pipe among the files has no other end."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
@@ -218,7 +218,7 @@ def _read_devices(spec: object) -> Iterator[SpecDevice]:
     kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in VENDOR_KINDS.values():
         return
-    for_all = tuple(_read_nodes(spec.get("containerEdits")))  # whoever asks for any device gets these, too
+    for_all = tuple(_read_nodes(spec.get("containerEdits")))  # a container with any device also gets these
     for device in _items(spec.get("devices"), _MAX_DEVICES):
         name = device.get("name")
         if isinstance(name, str) and len(name) <= 253 and _DEVICE_NAME.fullmatch(name):
@@ -231,7 +231,7 @@ def _read_nodes(edits: object) -> Iterator[SpecNode]:
         texts = tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path))
         major, minor = node.get("major"), node.get("minor")
         numbers = None
-        if isinstance(major, int) and isinstance(minor, int) and major > 0:  # zero is "not given", too
+        if isinstance(major, int) and isinstance(minor, int) and major > 0:  # zero also means "not given"
             numbers = (major, minor)
         if texts and node.get("type", "c") in ("c", "u", ""):
             yield SpecNode(texts, numbers)

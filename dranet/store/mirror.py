@@ -42,7 +42,7 @@ class Mirror:
         self._seen = -1
         """The generation of the last look."""
         self._stamps: Mapping[str, Stamp] = {}
-        """Of the files by claim UID, so that only changed records are read."""
+        """Stamps of the files by claim UID, so that only changed records are read."""
         self._is_writing = False
         self._complaint = ""
         self.filed: Claims = {}

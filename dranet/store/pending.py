@@ -2,8 +2,8 @@
 
 Only two kinds of change are kept this way: where a claim's devices are, and that the claim is over. The
 kernel, the runtime and the API server show both again: a driver that is killed before the disk takes them
-finds the earlier record, and ``driver.reconcile`` corrects it. The plan and the host's state exist nowhere else and are
-never kept this way (docs/decisions/031).
+finds the earlier record, and ``driver.reconcile`` corrects it. The plan and the host's state exist nowhere
+else and are never kept this way (docs/decisions/031).
 """
 
 from __future__ import annotations

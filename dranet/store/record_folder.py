@@ -78,7 +78,7 @@ class RecordFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
-        """Of the generation file."""
+        """Descriptor of the generation file."""
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +116,7 @@ class RecordFolder:
     def read(self, known: Mapping[str, Stamp], seen: int = -1) -> tuple[int, Rows]:
         """Return the generation and all records as they are in it; the text only of those not yet known.
 
-        Waits a moment for a process that is replacing records, unless generation ``seen`` says that it died.
+        Waits a moment for a process that is replacing records, unless it died in generation ``seen``.
 
         Raises:
             OSError: the folder cannot be read.
@@ -267,7 +267,7 @@ class RecordFolder:
             files.remove_file(self.path / _name_of(claim_uid))
 
     def _take_back(self, made: Collection[str]) -> None:
-        """Nobody was promised these records, so none may be found later."""
+        """Remove records whose writing failed: they were not promised, so none may be found later."""
         for name in made:
             with suppress(OSError):
                 (self.path / name).unlink()

@@ -1,7 +1,7 @@
 """The trunk of NRI: one UNIX stream socket that carries several byte streams.
 
 Each frame on the trunk is ``stream id, length`` (two big-endian 32-bit words) and that many bytes of the
-stream. Frames say nothing about messages: a message may be cut anywhere. There is no opening or closing of
+stream. Frames do not delimit messages: a message may be cut anywhere. There is no opening or closing of
 a stream; both sides simply know which ids exist and drop what belongs to others.
 
 :class:`MuxDecoder` knows no socket, so any cut of the bytes can be tried on it. :class:`Mux` is the
@@ -41,7 +41,7 @@ class ConnectionLost(ProtocolError):
 
 
 class DeadlineExceeded(ProtocolError):
-    """The peer did not say what was waited for in time."""
+    """The peer did not send what was waited for in time."""
 
     default_retryable = True
 
@@ -160,7 +160,7 @@ class Mux:
         A request in the making can still be answered: a runtime that saw the connection close in the
         middle of a hook would go on without us. Any thread.
         """
-        with suppress(OSError):  # the peer is already gone, and receive() will say so
+        with suppress(OSError):  # the peer is already gone, and receive() will report it
             self._trunk.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
