@@ -32,10 +32,10 @@ from dranet.cluster.messages import (
     WatchEvent,
     failure_from_answer,
     failure_from_exception,
-    without_empty,
     parse_event,
     parse_object,
     parse_retry_after,
+    without_empty,
 )
 from dranet.cluster.paths import name_collection
 from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError
