@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from dranet.cel import CelError, ValueExpression
 from dranet.model.parameters.decoder import Fault, FaultKind, Path, ValidationError
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.part import Part, fields_of, walk_values
 from dranet.model.parameters.policy import NetworkPolicy, PolicyRule
+
+if TYPE_CHECKING:
+    from dranet.cel import ValueExpression
 
 
 class ClassPolicy(Struct, frozen=True):
@@ -25,6 +27,8 @@ class ClassPolicy(Struct, frozen=True):
 
 def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list[Problem]]:
     """The policy, and what is wrong with its expressions (also: there is no engine for them)."""
+    from dranet.cel import CelError, ValueExpression  # loads CEL, which most classes do without
+
     conditions, problems = [], []
     for place, rule in enumerate(policy.rules):
         try:
@@ -76,6 +80,8 @@ def _covers(outer: str, path: tuple[str, ...]) -> bool:
 
 
 def _find_failures(policy: ClassPolicy, values: Mapping[str, object], namespace: str) -> Iterator[Problem]:
+    from dranet.cel import CelError
+
     for rule, expression in policy.conditions:
         path = tuple(rule.field.split("."))
         value = _value_at(values, path)
