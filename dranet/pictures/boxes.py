@@ -37,7 +37,7 @@ class Tone(StrEnum):
     GPU = "gpu"
     NIC = "nic"
     RDMA = "rdma"
-    HELD_BACK = "held"
+    NOT_OFFERED = "held"
 
 
 class Mark(Struct, frozen=True):
@@ -71,8 +71,8 @@ class Group(Struct, frozen=True):
     others: tuple[Box, ...] = ()
     groups: tuple[Group, ...] = ()
     bond: Distance | None = None
-    """Distance of every pair of a GPU and another device right here; ``None`` if pairs differ or there are
-    none."""
+    """Distance of every pair of a GPU and another device right here; ``None`` if pairs differ or no pair
+    exists."""
 
 
 class Panel(Struct, frozen=True):
@@ -180,13 +180,16 @@ class _Artist:
                 boxes += [self._box(decision, bond) for decision in plain]
         if len(boxes) <= MAX_BOXES:
             return boxes
-        return [*boxes[:MAX_BOXES], Box(Tone.HELD_BACK, "…", "", ((f"and {len(boxes) - MAX_BOXES} more",),))]
+        return [
+            *boxes[:MAX_BOXES],
+            Box(Tone.NOT_OFFERED, "…", "", ((f"and {len(boxes) - MAX_BOXES} more",),)),
+        ]
 
     def _many(self, physical_function: str, same: Sequence[Decision]) -> Box:
         offered = sum(decision.published for decision in same)
         parent = self._address_names.get(physical_function, physical_function)
         lines = ((f"virtual functions of {parent}",), (f"{offered} of them offered",))
-        tone = Tone.NIC if offered else Tone.HELD_BACK
+        tone = Tone.NIC if offered else Tone.NOT_OFFERED
         return Box(tone, f"{len(same)} VFs", "", lines, "\n".join(d.device.name for d in same))
 
     def _box(self, decision: Decision, bond: Distance | None) -> Box:
@@ -219,7 +222,7 @@ def _second_line(device: Device, summary: DeviceSummary) -> tuple[str, ...]:
 
 def _tone(decision: Decision) -> Tone:
     if not decision.published:
-        return Tone.HELD_BACK
+        return Tone.NOT_OFFERED
     return {DeviceKind.GPU: Tone.GPU, DeviceKind.RDMA: Tone.RDMA}.get(decision.device.kind, Tone.NIC)
 
 
@@ -247,7 +250,7 @@ def _importance(group: Group) -> int:
     """Sort GPUs with their NICs first, then other offered devices, then the rest."""
     boxes = [*_all_boxes(group)]
     tones = {box.tone for box in boxes}
-    if tones == {Tone.HELD_BACK}:
+    if tones == {Tone.NOT_OFFERED}:
         return 3
     if Tone.GPU in tones:
         return 0 if len(boxes) > 1 else 1

@@ -33,7 +33,7 @@ class DeviceSummary(Struct, frozen=True):
     state: str = ""
     speed: str = ""
     rate: str = ""
-    """Of the RDMA port."""
+    """Rate of the RDMA port."""
     model: str = ""
     sriov: str = ""
     """``PF 4/16``: four of sixteen virtual functions exist; ``VF 2 of 3b:00.0``."""

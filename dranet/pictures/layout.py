@@ -39,7 +39,7 @@ class Measures(Struct, frozen=True):
     box_width: int
     box_height: int
     inset: int
-    """Of the texts in a box."""
+    """Margin of the texts in a box."""
     bus_width: int
     most_columns: int
     """Panels side by side."""
@@ -107,7 +107,7 @@ _TONE_WORDS = {
     Tone.GPU: "GPU",
     Tone.NIC: "NIC",
     Tone.RDMA: "RDMA-only device",
-    Tone.HELD_BACK: "not offered: the node needs it, or it cannot be given away",
+    Tone.NOT_OFFERED: "not offered: the node needs it, or it cannot be given away",
 }
 
 
@@ -262,7 +262,7 @@ def _bonded(m: Measures, gpus: Sequence[Box], others: Sequence[Box], bond: Dista
 
 
 def _wire(box: Box, style: str) -> str:
-    return "bus held" if box.tone is Tone.HELD_BACK else style
+    return "bus held" if box.tone is Tone.NOT_OFFERED else style
 
 
 def _box(m: Measures, box: Box, x: float, y: float) -> Rect:

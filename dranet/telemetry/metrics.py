@@ -54,7 +54,7 @@ class HandoverMetrics:
         )
         self.instances = r.gauge("dranet_instances", "living instances on the node")
         self.handovers = r.counter(
-            "dranet_handovers_total", "duties taken over, and handed over", {"side": "`taken`, `given`"}
+            "dranet_handovers_total", "leaderships taken over, and handed over", {"side": "`taken`, `given`"}
         )
 
 

@@ -85,7 +85,7 @@ def test_gpu_and_nic_of_one_switch_are_tied_and_others_say_how_far_they_are() ->
 
 def test_the_uplink_is_muted_and_its_reason_is_in_the_tooltip() -> None:
     boxes = [b for p in build_picture(look(SMALL)).panels for g in p.groups for b in g.others]
-    (uplink,) = [box for box in boxes if box.tone is Tone.HELD_BACK]
+    (uplink,) = [box for box in boxes if box.tone is Tone.NOT_OFFERED]
     assert uplink.lines[1] == ("is the node's uplink",)
     assert uplink.tooltip.endswith("not offered: is the node's uplink: eno1 carries a default route")
     assert 'class="box held"' in draw_svg(look(SMALL))

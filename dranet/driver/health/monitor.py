@@ -159,7 +159,7 @@ class HealthMonitor:
         self._clock, self._wall = clocks.steady, clocks.wall
         self._trackers: dict[str, DeviceTracker] = {}
         self._memories: dict[str, DeviceMemory] = {}
-        """Of devices that are gone, the latest last."""
+        """By device that is gone, the latest last."""
         self._written: Mapping[str, DeviceMemory] = {}
         self._facts: Sequence[DeviceHealthFact] = ()
         self._steady = SteadyHealth()

@@ -57,7 +57,7 @@ class Readings(Struct, frozen=True):
     traffic: dict[Place, Mapping[int, Traffic]] = field(default_factory=dict)
     """By place and ifindex."""
     carrier_losses: dict[int, int] = field(default_factory=dict)
-    """Of links of the node, by ifindex."""
+    """By ifindex on the node."""
     speeds: dict[str, int] = field(default_factory=dict)
     """Mbit/s of links in pods, by device."""
     ports: dict[str, Sequence[PortReading]] = field(default_factory=dict)

@@ -54,11 +54,11 @@ class NodeDevice(Struct, frozen=True):
     link: Link | None
     """On the node or in a pod; ``None``: it has none, or it is out of sight."""
     ifname: str
-    """Of its link on the node, even while a pod has it."""
+    """Name of its link on the node, even while a pod has it."""
     carrier_losses: int | None
     """As reported from its pod; on the node it must be read."""
     pod_uid: str = ""
-    """Of the pod that it was moved into."""
+    """UID of the pod that it was moved into."""
     healthy: bool | None = None
     faults: Sequence[str] = ()
     pcie: PcieLink | None = None

@@ -130,7 +130,7 @@ class TlsFiles:
 
     @property
     def validity(self) -> Validity | None:
-        """Of the certificate in use; ``None`` if unknown."""
+        """The period of the certificate in use; ``None`` if unknown."""
         return self._validity
 
     def get_context(self) -> ssl.SSLContext:
