@@ -31,7 +31,7 @@ class Files(Protocol):
 
 
 def read_kubelet_config(root: Files | None, kubelet_root: Files) -> KubeletConfig | None:
-    """``root`` is the node's own file system, ``kubelet_root`` the kubelet's; either may have no information."""
+    """``root`` is the node's own file system, ``kubelet_root`` the kubelet's; either may be absent."""
     path, config = _find_config(root, kubelet_root)
     cpu, memory = (
         _text(_parse(kubelet_root.whole_text(name)), "policyName") for name in (_CPU_STATE, _MEMORY_STATE)
