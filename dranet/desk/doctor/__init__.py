@@ -1,1 +1,4 @@
-"""What there is to find out about peers, node and settings: ``/readyz?verbose``, ``dranet doctor``."""
+"""The doctor's reasoning: checks that judge facts of a node, a module for each subject. Pure.
+
+``dranet.cli.doctor`` reads the facts and prints the findings.
+"""

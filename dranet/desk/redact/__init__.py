@@ -1,0 +1,1 @@
+"""Captures and support bundles without what identifies their owner."""
