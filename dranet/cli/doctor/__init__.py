@@ -1,1 +1,1 @@
-"""``dranet doctor`` on a node: reads what :mod:`dranet.desk.doctor` judges, prints findings, packs a bundle."""
+"""``dranet doctor``: reads what :mod:`dranet.desk.doctor` judges, prints the findings, packs a bundle."""
