@@ -193,7 +193,7 @@ class Seconds(Struct, frozen=True):
         return seconds
 
 
-class OneOf(Struct, frozen=True):
+class Choice(Struct, frozen=True):
     """Accepts the words of an enumeration."""
 
     choices: type[StrEnum]
@@ -262,7 +262,7 @@ class Settings(Struct, frozen=True):
     )
     node_page: NodePage = _setting(
         NodePage.LOCALHOST,
-        OneOf(NodePage),
+        Choice(NodePage),
         "clients that see the status page: localhost (from the node itself, and by kubectl port-forward), "
         "off, or all who reach the port and may read it",
     )
@@ -277,7 +277,7 @@ class Settings(Struct, frozen=True):
     )
     metrics_authentication: Authentication = _setting(
         Authentication.NONE,
-        OneOf(Authentication),
+        Choice(Authentication),
         "how callers of the port show who they are, /healthz and the plain /readyz excepted: none, "
         "kubernetes (bearer token; the API server decides whether its user may get the path) or "
         "client-certificate (signed by metrics_client_ca); both need TLS",
@@ -290,7 +290,7 @@ class Settings(Struct, frozen=True):
     )
     device_metrics: DeviceMetrics = _setting(
         DeviceMetrics.PODS,
-        OneOf(DeviceMetrics),
+        Choice(DeviceMetrics),
         "series of devices in /metrics: off, devices (series by device), or pods (and series with the names "
         "of the pods and claims that have them now)",
     )
@@ -362,7 +362,7 @@ class Settings(Struct, frozen=True):
     )
     publish_gpus: PublishGpus = _setting(
         PublishGpus.AUTO,
-        OneOf(PublishGpus),
+        Choice(PublishGpus),
         "publish GPUs as devices of this driver: auto (where no DRA driver and no device plugin of the "
         "vendor serves this node), always or never; in any case NICs publish which GPUs are near",
     )
@@ -395,7 +395,7 @@ class Settings(Struct, frozen=True):
     )
     health_taints: HealthTaints = _setting(
         HealthTaints.NO_SCHEDULE,
-        OneOf(HealthTaints),
+        Choice(HealthTaints),
         "effect of the taint on a device whose link or RDMA port is down: off, None (only shown; for trying "
         "out), NoSchedule, or NoExecute, which also ends the pod that has it; lesser faults are only shown",
     )
@@ -425,8 +425,8 @@ class Settings(Struct, frozen=True):
         "later at the latest the process has ended, so the pod's terminationGracePeriodSeconds must be at "
         "least 20 more than this",
     )
-    log_level: LogLevel = _setting(LogLevel.INFO, OneOf(LogLevel), "debug, info, warning or error")
-    log_format: LogFormat = _setting(LogFormat.TEXT, OneOf(LogFormat), "text or json")
+    log_level: LogLevel = _setting(LogLevel.INFO, Choice(LogLevel), "debug, info, warning or error")
+    log_format: LogFormat = _setting(LogFormat.TEXT, Choice(LogFormat), "text or json")
 
     @property
     def plugin_dir(self) -> Path:

@@ -128,7 +128,7 @@ _OWN, _FREE, _HELD = range(3)
 """Which of equally near devices is named as the better one."""
 
 
-class Candidate(Struct, frozen=True):
+class AlignmentCandidate(Struct, frozen=True):
     """A device that the node offers and that works."""
 
     device: Device
@@ -139,7 +139,7 @@ class Candidate(Struct, frozen=True):
 class Better(Struct, frozen=True):
     """A device that would have been nearer."""
 
-    candidate: Candidate
+    candidate: AlignmentCandidate
     gpu: PodGpu
     distance: Distance
 
@@ -178,7 +178,7 @@ class Verdict(Struct, frozen=True):
 
 
 def judge_pod(
-    nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[Candidate]
+    nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[AlignmentCandidate]
 ) -> tuple[Verdict | None, ...]:
     """Return one verdict for each of ``nics``, which are all network devices of the pod; ``None`` when the
     pod has no GPUs. ``candidates`` may also contain devices of ``nics``, recognised by name."""
@@ -206,13 +206,13 @@ def _network_of(device: Device) -> tuple[bool, str]:
 
 
 def _judge_kind(
-    nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[Candidate]
+    nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[AlignmentCandidate]
 ) -> Iterator[Verdict]:
     if not gpus.gpus:
         yield from (Verdict((), None, None, None, doubts=gpus.doubts) for _ in nics)
         return
     pairs = pair(nics, gpus.gpus).pairs
-    pool = [*map(Candidate, nics), *_others(nics, candidates)]
+    pool = [*map(AlignmentCandidate, nics), *_others(nics, candidates)]
     dislikes = [_OWN] * len(nics) + [_HELD if item.holder else _FREE for item in pool[len(nics) :]]
     chosen = choose([item.device for item in pool], gpus.gpus, len(nics), dislikes)
     could_be = _could_be(pairs, chosen)
@@ -228,7 +228,7 @@ def _judge_kind(
         yield Verdict(row, gpu, found.distance, best, better, is_worse, gpus.doubts)
 
 
-def _others(nics: Sequence[Device], candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+def _others(nics: Sequence[Device], candidates: Sequence[AlignmentCandidate]) -> Iterator[AlignmentCandidate]:
     """Yield the devices that the pod does not have; a shared device counts once for each of ``nics``."""
     own = {nic.name for nic in nics}
     for candidate in candidates:
@@ -258,7 +258,7 @@ def _find_better(found: Pair, alternatives: Sequence[Pair]) -> Pair | None:
     return min(nearer, key=lambda other: (other.gpu != found.gpu, level(other.distance), other.nic))
 
 
-def _describe(choice: Pair, pool: Sequence[Candidate], gpus: Sequence[PodGpu]) -> Better:
+def _describe(choice: Pair, pool: Sequence[AlignmentCandidate], gpus: Sequence[PodGpu]) -> Better:
     assert choice.gpu is not None
     assert choice.distance is not None
     return Better(pool[choice.nic], gpus[choice.gpu], choice.distance)

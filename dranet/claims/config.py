@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dranet.claims.policy import Problem, decode
+from dranet.claims.policy import ConfigProblem, decode
 from dranet.claims.select import Selection
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
@@ -43,13 +43,13 @@ class _Config(Struct, frozen=True):
     """As messages call it: ``config[0] (from DeviceClass fast).parameters``."""
     source: ConfigSource
     parameters: Mapping[str, object]
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
     """Problems that no other config can fix."""
-    open: tuple[Problem, ...]
+    open: tuple[ConfigProblem, ...]
     """Problems that another config may fix."""
     policy: ClassPolicy | None
 
-    def describe(self, problem: Problem) -> str:
+    def describe(self, problem: ConfigProblem) -> str:
         """Return the line of a message for one problem."""
         return f"{join_path(problem.path, self.name)}: {' '.join(problem.text.split())}"
 
@@ -106,9 +106,11 @@ def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
     is_claim = opaque.source is ConfigSource.CLAIM
     owner = f"DeviceClass {device_class}" if device_class else "the DeviceClass"
     fields, parameters = split_envelope(opaque.parameters)
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     if is_claim and fields.pop("policy", None) is not None:
-        problems.append(Problem(("policy",), "must not be in a claim: only a DeviceClass may carry one"))
+        problems.append(
+            ConfigProblem(("policy",), "must not be in a claim: only a DeviceClass may carry one")
+        )
     envelope, found = decode(Envelope, fields)
     problems += found
     policy = None
@@ -134,7 +136,7 @@ def _judge(configs: Sequence[_Config], namespace: str) -> tuple[NetworkConfig, l
     effective, found = decode(NetworkConfig, _merge(configs))
     problems = [problem for problem in found if problem.of_whole]
     if effective and effective.profile:
-        problems.append(Problem(("profile",), "must not be set: no profile provider is configured"))
+        problems.append(ConfigProblem(("profile",), "must not be set: no profile provider is configured"))
     policies = [config.policy for config in configs if config.policy]
     lines = [_place(problem, configs) for problem in problems]
     if policies:
@@ -149,7 +151,7 @@ def _merge(configs: Iterable[_Config]) -> dict[str, object]:
     return reduce(merge, (config.parameters for config in configs), {})
 
 
-def _place(problem: Problem, configs: Sequence[_Config]) -> str:
+def _place(problem: ConfigProblem, configs: Sequence[_Config]) -> str:
     """Return the line for a problem of the whole: where it can be fixed, and whether it takes two configs."""
     origin = _origin(problem.path, configs)
     takes_two = problem.of_whole and problem not in origin.open

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from dranet.model.parameters.decoder import Fault, FaultKind, Path, ValidationError
+from dranet.model.parameters.decoder import DecodeFaultKind, Fault, Path, ValidationError
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.part import Part, fields_of, walk_values
 from dranet.model.parameters.policy import NetworkPolicy, PolicyRule
@@ -25,7 +25,7 @@ class ClassPolicy(Struct, frozen=True):
     conditions: tuple[tuple[PolicyRule, ValueExpression], ...] = ()
 
 
-def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list[Problem]]:
+def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list[ConfigProblem]]:
     """The policy, and what is wrong with its expressions (also: there is no engine for them)."""
     from dranet.cel import CelError, ValueExpression  # loads CEL, which most classes do without
 
@@ -34,7 +34,9 @@ def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list
         try:
             conditions.append((rule, ValueExpression.compile(rule.expression)))
         except CelError as error:
-            problems.append(Problem(("policy", "rules", place, "expression"), f"cannot be used: {error}"))
+            problems.append(
+                ConfigProblem(("policy", "rules", place, "expression"), f"cannot be used: {error}")
+            )
     return ClassPolicy(owner, policy, tuple(conditions)), problems
 
 
@@ -43,7 +45,7 @@ def find_breaches(
     asked: Mapping[str, object],
     effective: NetworkConfig | None,
     namespace: str,
-) -> Iterator[Problem]:
+) -> Iterator[ConfigProblem]:
     """What the claim sets and must not.
 
     Args:
@@ -63,15 +65,15 @@ def find_breaches(
             yield from _find_failures(policy, values, namespace)
 
 
-def _find_closed_fields(policy: ClassPolicy, paths: Sequence[tuple[str, ...]]) -> Iterator[Problem]:
+def _find_closed_fields(policy: ClassPolicy, paths: Sequence[tuple[str, ...]]) -> Iterator[ConfigProblem]:
     allow, lock = policy.policy.allow, policy.policy.lock
     for path in paths:
         locked = next((outer for outer in lock if _covers(outer, path)), None)
         if locked is not None:
-            yield Problem(path, f"must not be set by a claim: {policy.owner} locks {locked}")
+            yield ConfigProblem(path, f"must not be set by a claim: {policy.owner} locks {locked}")
         elif allow is not None and not any(_covers(outer, path) for outer in allow):
             allowed = ", ".join(allow) or "nothing"
-            yield Problem(path, f"must not be set by a claim: {policy.owner} allows {allowed}")
+            yield ConfigProblem(path, f"must not be set by a claim: {policy.owner} allows {allowed}")
 
 
 def _covers(outer: str, path: tuple[str, ...]) -> bool:
@@ -79,7 +81,9 @@ def _covers(outer: str, path: tuple[str, ...]) -> bool:
     return path[: len(steps)] == steps
 
 
-def _find_failures(policy: ClassPolicy, values: Mapping[str, object], namespace: str) -> Iterator[Problem]:
+def _find_failures(
+    policy: ClassPolicy, values: Mapping[str, object], namespace: str
+) -> Iterator[ConfigProblem]:
     from dranet.cel import CelError
 
     for rule, expression in policy.conditions:
@@ -90,11 +94,11 @@ def _find_failures(policy: ClassPolicy, values: Mapping[str, object], namespace:
         try:
             holds = expression.holds(value, namespace)
         except CelError as error:
-            yield Problem(path, f"is refused: the rule of {policy.owner} cannot be judged: {error}")
+            yield ConfigProblem(path, f"is refused: the rule of {policy.owner} cannot be judged: {error}")
             continue
         if not holds:
             demand = rule.message or f"it must satisfy {rule.expression}"
-            yield Problem(path, f"is refused by {policy.owner}: {demand}")
+            yield ConfigProblem(path, f"is refused by {policy.owner}: {demand}")
 
 
 def _value_at(values: Mapping[str, object], path: tuple[str, ...]) -> object:
@@ -120,7 +124,7 @@ _SHOWN_MAX = 80
 _SHOWN_NUMBER_MAX = 10**_SHOWN_MAX
 
 
-class Problem(Struct, frozen=True):
+class ConfigProblem(Struct, frozen=True):
     """One mistake. ``text`` completes "<field path>: ..."."""
 
     path: Path
@@ -129,7 +133,7 @@ class Problem(Struct, frozen=True):
     """Another config may fix it: a field that another one contradicts, or a missing one."""
 
 
-def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, list[Problem]]:
+def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, list[ConfigProblem]]:
     """The object, or everything that is wrong with the document."""
     try:
         return part.model_validate(document), []
@@ -137,14 +141,14 @@ def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, l
         return None, [_explain(part, fault) for fault in error.faults]
 
 
-def _explain(part: type[Part], fault: Fault) -> Problem:
+def _explain(part: type[Part], fault: Fault) -> ConfigProblem:
     match fault.kind:
-        case FaultKind.VALUE:
-            return Problem(fault.path, f"{fault.text}, not {_show(fault.value)}")
-        case FaultKind.UNKNOWN_FIELD:
-            return Problem(fault.path, f"{fault.text}{_suggest(part, fault.path)}")
-        case FaultKind.MISSING | FaultKind.CONFLICT:
-            return Problem(fault.path, fault.text, of_whole=True)
+        case DecodeFaultKind.VALUE:
+            return ConfigProblem(fault.path, f"{fault.text}, not {_show(fault.value)}")
+        case DecodeFaultKind.UNKNOWN_FIELD:
+            return ConfigProblem(fault.path, f"{fault.text}{_suggest(part, fault.path)}")
+        case DecodeFaultKind.MISSING | DecodeFaultKind.CONFLICT:
+            return ConfigProblem(fault.path, fault.text, of_whole=True)
 
 
 def _suggest(part: type[Part], path: Path) -> str:

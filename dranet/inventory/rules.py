@@ -30,7 +30,7 @@ _CATALOGUE_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE)
 Path = tuple[str | int, ...]
 
 
-class Problem(Struct, frozen=True):
+class RuleProblem(Struct, frozen=True):
     """Something in the file that is not as it must be."""
 
     path: Path
@@ -44,7 +44,7 @@ class Problem(Struct, frozen=True):
         return "".join(steps).removeprefix(".") or "the file"
 
 
-class Rule(Struct, frozen=True):
+class AttributeRule(Struct, frozen=True):
     """One entry of the list ``attributes``."""
 
     place: str
@@ -58,7 +58,7 @@ class Rule(Struct, frozen=True):
 class OwnAttributes(Struct, frozen=True):
     """All rules of a file, in its order."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AttributeRule, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -85,7 +85,7 @@ class OwnAttributes(Struct, frozen=True):
         return RuleResult({name: values[name] for name in values if name not in excess}, tuple(warnings))
 
 
-def parse_rules(data: object, driver: str) -> tuple[OwnAttributes, tuple[Problem, ...]]:
+def parse_rules(data: object, driver: str) -> tuple[OwnAttributes, tuple[RuleProblem, ...]]:
     """The rules, and everything that is wrong; with a problem, the rules are not to be used.
 
     Args:
@@ -95,48 +95,52 @@ def parse_rules(data: object, driver: str) -> tuple[OwnAttributes, tuple[Problem
     Raises:
         CelError: an expression is to be compiled and the engine is not installed (``MissingFeature``).
     """
-    problems: list[Problem] = []
+    problems: list[RuleProblem] = []
     entries = _parse_top(data, problems)
     rules = tuple(_parse_rule(entry, index, driver, problems) for index, entry in enumerate(entries))
     problems += [*_type_conflicts(rules), *_excess(rules)]
     return OwnAttributes(rules), tuple(problems)
 
 
-def _parse_top(data: object, problems: list[Problem]) -> list[object]:
+def _parse_top(data: object, problems: list[RuleProblem]) -> list[object]:
     if not isinstance(data, Mapping) or "attributes" not in data:
-        problems.append(Problem((), "must be a mapping with the key attributes, which holds a list of rules"))
+        problems.append(
+            RuleProblem((), "must be a mapping with the key attributes, which holds a list of rules")
+        )
         return []
     problems += [
-        Problem((_step(key),), "unknown key; the only one here is attributes")
+        RuleProblem((_step(key),), "unknown key; the only one here is attributes")
         for key in data
         if key != "attributes"
     ]
     entries = data["attributes"]
     if not isinstance(entries, list):
-        problems.append(Problem(("attributes",), "must be a list of rules; [] for none"))
+        problems.append(RuleProblem(("attributes",), "must be a list of rules; [] for none"))
         return []
     return entries
 
 
-def _parse_rule(entry: object, index: int, driver: str, problems: list[Problem]) -> Rule:
+def _parse_rule(entry: object, index: int, driver: str, problems: list[RuleProblem]) -> AttributeRule:
     path: Path = ("attributes", index)
-    place = Problem(path, "").place
+    place = RuleProblem(path, "").place
     if not isinstance(entry, Mapping):
-        problems.append(Problem(path, "must be a mapping with the keys match (optional) and set"))
-        return Rule(place, None, {})
+        problems.append(RuleProblem(path, "must be a mapping with the keys match (optional) and set"))
+        return AttributeRule(place, None, {})
     problems += [
-        Problem((*path, _step(key)), f"unknown key; known are {', '.join(_KNOWN_KEYS)}")
+        RuleProblem((*path, _step(key)), f"unknown key; known are {', '.join(_KNOWN_KEYS)}")
         for key in entry
         if key not in _KNOWN_KEYS
     ]
     match = _parse_match(entry["match"], path, driver, problems) if "match" in entry else None
-    return Rule(place, match, _parse_set(entry.get("set"), (*path, "set"), problems))
+    return AttributeRule(place, match, _parse_set(entry.get("set"), (*path, "set"), problems))
 
 
-def _parse_match(value: object, path: Path, driver: str, problems: list[Problem]) -> DeviceExpression | None:
+def _parse_match(
+    value: object, path: Path, driver: str, problems: list[RuleProblem]
+) -> DeviceExpression | None:
     if not isinstance(value, str) or not value.strip():
         problems.append(
-            Problem((*path, "match"), "must be a CEL expression; leave the key out for every device")
+            RuleProblem((*path, "match"), "must be a CEL expression; leave the key out for every device")
         )
         return None
     try:
@@ -144,13 +148,13 @@ def _parse_match(value: object, path: Path, driver: str, problems: list[Problem]
     except CelError as error:
         if error.reason is Reason.MISSING_FEATURE:
             raise
-        problems.append(Problem((*path, "match"), error.message))
+        problems.append(RuleProblem((*path, "match"), error.message))
         return None
 
 
-def _parse_set(value: object, path: Path, problems: list[Problem]) -> dict[str, AttributeValue]:
+def _parse_set(value: object, path: Path, problems: list[RuleProblem]) -> dict[str, AttributeValue]:
     if not isinstance(value, Mapping) or not value:
-        problems.append(Problem(path, "must be a mapping of attribute names to values, at least one"))
+        problems.append(RuleProblem(path, "must be a mapping of attribute names to values, at least one"))
         return {}
     values: dict[str, AttributeValue] = {}
     for key, content in value.items():
@@ -158,7 +162,7 @@ def _parse_set(value: object, path: Path, problems: list[Problem]) -> dict[str, 
             name = _own_name(key, values)
             values[name] = _scalar(content)
         except ValueError as error:
-            problems.append(Problem((*path, _step(key)), str(error)))
+            problems.append(RuleProblem((*path, _step(key)), str(error)))
     return values
 
 
@@ -190,23 +194,23 @@ def _scalar(value: object) -> AttributeValue:
     raise ValueError("must be an integer, true, false or text; quote anything else")
 
 
-def _type_conflicts(rules: tuple[Rule, ...]) -> Iterator[Problem]:
+def _type_conflicts(rules: tuple[AttributeRule, ...]) -> Iterator[RuleProblem]:
     """A selector or ``matchAttribute`` that meets two types of one attribute fails."""
     first: dict[str, tuple[type, str]] = {}
     for index, rule in enumerate(rules):
         for name, value in rule.values.items():
             kind, place = first.setdefault(name, (type(value), rule.place))
             if kind is not type(value):
-                yield Problem(
+                yield RuleProblem(
                     ("attributes", index, "set", name),
                     f"is {_TYPE_NAMES[type(value)]} here and {_TYPE_NAMES[kind]} in {place}; choose one",
                 )
 
 
-def _excess(rules: tuple[Rule, ...]) -> Iterator[Problem]:
+def _excess(rules: tuple[AttributeRule, ...]) -> Iterator[RuleProblem]:
     names = {name for rule in rules if rule.match is None for name in rule.values}
     if len(names) > GUARANTEED_OWN_ATTRIBUTES:
-        yield Problem(
+        yield RuleProblem(
             ("attributes",),
             f"the rules without match set {len(names)} attributes; a device has room for "
             f"{GUARANTEED_OWN_ATTRIBUTES} of your own",

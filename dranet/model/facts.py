@@ -136,7 +136,7 @@ class Route(Struct, frozen=True):
     mtu: int = 0
 
 
-class Rule(Struct, frozen=True):
+class RoutingRule(Struct, frozen=True):
     """One policy rule (``ip-rule(8)``) that looks up a table. What it matches on besides is not recorded: it
     may be true of any traffic."""
 
@@ -319,7 +319,7 @@ class NodeFacts(Struct, frozen=True):
     gpus: tuple[Gpu, ...] = ()
     default_routes: tuple[Route, ...] = ()
     """Main-table default routes of both families, all metrics."""
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RoutingRule, ...] = ()
     """Rules of both families that look up a table other than local and main."""
     policy_routes: tuple[Route, ...] = ()
     """From the tables that ``rules`` look up: the default routes and, where a rule names a source, one of the

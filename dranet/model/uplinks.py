@@ -13,7 +13,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 
 from msgspec import Struct, field
 
-from dranet.model.facts import Address, Link, Route, Rule
+from dranet.model.facts import Address, Link, Route, RoutingRule
 
 RTN_UNICAST = 1
 
@@ -41,7 +41,7 @@ class Routing(Struct, frozen=True):
     """By what a namespace routes, as ``NodeFacts`` has it."""
 
     default_routes: Sequence[Route] = ()
-    rules: Sequence[Rule] = ()
+    rules: Sequence[RoutingRule] = ()
     policy_routes: Sequence[Route] = ()
 
 
@@ -157,7 +157,7 @@ def _policy_ways(routing: Routing, get: Get, addresses: Addresses) -> Iterator[t
             tables[rule.family, rule.table] = [route for route in routes if route not in ways]
 
 
-def _ways(rule: Rule, routes: Sequence[Route], get: Get, addresses: Addresses) -> Iterator[Route]:
+def _ways(rule: RoutingRule, routes: Sequence[Route], get: Get, addresses: Addresses) -> Iterator[Route]:
     """Yield the routes of a rule that carry traffic other than that of their output.
 
     Traffic from one address that no link has (a pod's) makes each of them a way. Else only default routes
@@ -177,7 +177,7 @@ def _ways(rule: Rule, routes: Sequence[Route], get: Get, addresses: Addresses) -
             yield route
 
 
-def _is_own(rule: Rule, index: int, owners: frozenset[int], get: Get) -> bool:
+def _is_own(rule: RoutingRule, index: int, owners: frozenset[int], get: Get) -> bool:
     """Whether the rule is true only of traffic of the link itself: from its addresses alone, of what came in
     by it, or of sockets bound to it."""
     if rule.inverted:

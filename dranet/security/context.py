@@ -38,7 +38,7 @@ class Capability(Struct, frozen=True):
     """What one may do without, and drop the capability then; empty where nothing works without."""
 
 
-class Mount(Struct, frozen=True):
+class HostMount(Struct, frozen=True):
     """One folder of the node that the container sees.
 
     Paths may hold ``{kubelet_root}``, ``{state_dir}``, ``{cdi_dir}``, ``{nri_dir}`` and ``{driver_name}``,
@@ -102,7 +102,7 @@ PLACES: Mapping[str, str] = {
 """The defaults of what paths of mounts are made from; ``nri_dir`` is the folder of ``nri_socket``."""
 
 MOUNTS = (
-    Mount(
+    HostMount(
         "state",
         "{state_dir}",
         "{state_dir}",
@@ -110,7 +110,7 @@ MOUNTS = (
         "the driver does not start: it could not remember what it has attached",
         read_only=False,
     ),
-    Mount(
+    HostMount(
         "cdi",
         "{cdi_dir}",
         "{cdi_dir}",
@@ -118,7 +118,7 @@ MOUNTS = (
         "no claim is prepared: the runtime would not learn what its containers get",
         read_only=False,
     ),
-    Mount(
+    HostMount(
         "cdi-static",
         "/etc/cdi",
         "/etc/cdi",
@@ -126,14 +126,14 @@ MOUNTS = (
         "GPUs of such vendors come as device nodes, without the vendor's libraries",
         feature="GPUs that this driver gives to pods",
     ),
-    Mount(
+    HostMount(
         "nri",
         "{nri_dir}",
         "{nri_dir}",
         "connect to the container runtime, which calls the driver's hooks",
         "the driver does not become ready: no hook, no NIC",
     ),
-    Mount(
+    HostMount(
         "plugin",
         "{kubelet_root}/plugins/{driver_name}",
         "{kubelet_root}/plugins/{driver_name}",
@@ -141,7 +141,7 @@ MOUNTS = (
         "the driver does not start: the kubelet could not call it",
         read_only=False,
     ),
-    Mount(
+    HostMount(
         "registry",
         "{kubelet_root}/plugins_registry",
         "{kubelet_root}/plugins_registry",
@@ -149,7 +149,7 @@ MOUNTS = (
         "the driver does not start: the kubelet would never find it",
         read_only=False,
     ),
-    Mount(
+    HostMount(
         "pod-resources",
         "{kubelet_root}/pod-resources",
         "{kubelet_root}/pod-resources",
@@ -158,7 +158,7 @@ MOUNTS = (
         "gone",
         feature="GPUs of device plugins",
     ),
-    Mount(
+    HostMount(
         "netns",
         "/var/run/netns",
         "/run/netns",  # without a link in it: containerd looks by the text for a mount that is shared
@@ -166,7 +166,7 @@ MOUNTS = (
         "no NIC can be attached: the hook does not find the pod's network namespace",
         propagation="HostToContainer",
     ),
-    Mount(
+    HostMount(
         "proc",
         HOST_PROC,
         "/proc",
@@ -174,7 +174,7 @@ MOUNTS = (
         "the driver does not start; with `procfs_root: /proc` it refuses claims with `cpuLocality.irq`",
         kind="Directory",
     ),
-    Mount(
+    HostMount(
         "proc-sys-net",
         f"{HOST_PROC}/sys/net",
         "/proc/sys/net",
@@ -184,7 +184,7 @@ MOUNTS = (
         kind="Directory",
         feature="claims with sysctls",
     ),
-    Mount(
+    HostMount(
         "proc-irq",
         f"{HOST_PROC}/irq",
         "/proc/irq",
@@ -196,7 +196,7 @@ MOUNTS = (
     ),
 )
 
-SECCOMP_MOUNT = Mount(
+SECCOMP_MOUNT = HostMount(
     "seccomp",
     "{kubelet_root}/seccomp",
     "{kubelet_root}/seccomp",
@@ -263,7 +263,7 @@ def build_init_volume_mounts(places: Mapping[str, str] = PLACES) -> list[dict[st
     return [_build_volume_mount(SECCOMP_MOUNT, places)]
 
 
-def _build_volume_mount(mount: Mount, places: Mapping[str, str]) -> dict[str, Any]:
+def _build_volume_mount(mount: HostMount, places: Mapping[str, str]) -> dict[str, Any]:
     built: dict[str, Any] = {"name": mount.name, "mountPath": resolve_path(mount.path, places)}
     if mount.read_only:
         built["readOnly"] = True

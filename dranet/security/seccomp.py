@@ -50,7 +50,7 @@ class Argument(Struct, frozen=True):
         return {"index": self.index, "value": self.value, "op": "SCMP_CMP_EQ"}
 
 
-class Rule(Struct, frozen=True):
+class SyscallRule(Struct, frozen=True):
     """A group of system calls that are let through, or answered with ``errno``.
 
     ``cases``: sets of conditions on the arguments, of which one must hold; without any it always does.
@@ -89,41 +89,41 @@ _NETLINK = tuple(
 )
 
 EVERYDAY = (
-    Rule(
+    SyscallRule(
         "memory",
         ("mmap", "mprotect", "munmap"),
         "memory of Python and its libraries",
     ),
-    Rule(
+    SyscallRule(
         "threads",
         ("exit_group", "futex", "sched_getparam", "sched_getscheduler"),
         "threads of Python and gRPC, and their end",
     ),
-    Rule(
+    SyscallRule(
         "clone",
         ("clone",),
         "new threads; no namespaces",
         cases=((Argument(0, 0, _NEW_NAMESPACES),),),
     ),
-    Rule(
+    SyscallRule(
         "clone3",
         ("clone3",),
         "a filter cannot see its flags: libc goes on with `clone`",
         errno=_ENOSYS,
     ),
-    Rule(
+    SyscallRule(
         "signals",
         ("rt_sigaction", "rt_sigprocmask", "rt_sigtimedwait", "tgkill"),
         "SIGTERM, and the end in time",
     ),
-    Rule(
+    SyscallRule(
         "process",
         (
             "arch_prctl", "execve", "geteuid", "getpid", "umask", "uname",
         ),
         "start of the program, and information about itself",
     ),
-    Rule(
+    SyscallRule(
         "files",
         (
             "access", "chmod", "close", "fchmod", "fcntl", "fdatasync", "flock", "fstatfs", "fsync",
@@ -132,13 +132,13 @@ EVERYDAY = (
         ),
         "its programs, its state, sysfs and procfs",
     ),
-    Rule(
+    SyscallRule(
         "waiting",
         ("epoll_create1", "epoll_ctl", "epoll_wait", "poll", "ppoll"),
         "the event loop and gRPC",
     ),
-    Rule("ioctl", ("ioctl",), "questions to sockets, terminals and namespaces"),
-    Rule(
+    SyscallRule("ioctl", ("ioctl",), "questions to sockets, terminals and namespaces"),
+    SyscallRule(
         "sockets",
         (
             "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
@@ -150,7 +150,7 @@ EVERYDAY = (
 """What the driver is seen to need on x86-64 with the C library of Debian."""
 
 FALLBACKS = (
-    Rule(
+    SyscallRule(
         "unmissed",
         (
             "brk", "clock_nanosleep", "eventfd2", "exit", "getcwd", "getrandom", "gettid",
@@ -160,7 +160,7 @@ FALLBACKS = (
         "made, and done without at a price: folders looked at by time, memory not returned, threads that "
         "spin instead of ending",
     ),
-    Rule(
+    SyscallRule(
         "other-forms",
         (
             "accept", "close_range", "dup", "dup2", "dup3", "epoll_pwait", "epoll_pwait2", "eventfd",
@@ -171,17 +171,17 @@ FALLBACKS = (
         ),
         "forms of the calls above that arm64, or another version of the C library, takes instead",
     ),
-    Rule(
+    SyscallRule(
         "without-vdso",
         ("clock_getres", "clock_gettime", "getcpu", "gettimeofday", "nanosleep", "restart_syscall"),
         "the time and the CPU, where the kernel does not provide them without a call (some virtual machines)",
     ),
-    Rule(
+    SyscallRule(
         "of-the-runtime",
         ("getppid", "kill", "sched_yield", "sigaltstack", "wait4"),
         "what runc does between taking on the profile and starting the program, or an `exec`",
     ),
-    Rule(
+    SyscallRule(
         "seldom",
         (
             "get_robust_list", "getegid", "getgid", "getrusage", "getuid", "memfd_create",
@@ -193,21 +193,21 @@ FALLBACKS = (
 """Not taken on every machine; each is harmless, and its refusal would be hard to find."""
 
 CHOSEN = (
-    Rule(
+    SyscallRule(
         "socket-plain",
         ("socket",),
         "sockets of UNIX and IP",
         "the driver reaches neither the kubelet nor the API server",
         cases=_each(0, (_AF_UNIX, _AF_INET, _AF_INET6)),
     ),
-    Rule(
+    SyscallRule(
         "socket-netlink",
         ("socket",),
         "the kernel's tables of links, routes, RDMA devices; ethtool; notifications and uevents",
         "the driver does not start: it cannot read the node's links",
         cases=_NETLINK,
     ),
-    Rule(
+    SyscallRule(
         "socket-packet",
         ("socket",),
         "DHCP, before a NIC has an address",
@@ -216,7 +216,7 @@ CHOSEN = (
         needs=("NET_RAW",),
         feature="`dhcp: true`",
     ),
-    Rule(
+    SyscallRule(
         "setns",
         ("setns",),
         "enter the network namespace of a pod, and no other kind of namespace",
@@ -224,7 +224,7 @@ CHOSEN = (
         cases=_each(1, (_CLONE_NEWNET,)),
         needs=("SYS_ADMIN",),
     ),
-    Rule(
+    SyscallRule(
         "bpf",
         ("bpf",),
         "see BPF programs on a NIC and take one off; not load any",
@@ -234,7 +234,7 @@ CHOSEN = (
         needs=("SYS_ADMIN",),
         feature="BPF programs on NICs",
     ),
-    Rule(
+    SyscallRule(
         "mount-sysfs",
         ("fsmount", "fsopen", "fspick"),
         "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod"
@@ -243,7 +243,7 @@ CHOSEN = (
         needs=("SYS_ADMIN",),
         feature="`cpuLocality`, and RDMA devices in pods",
     ),
-    Rule(
+    SyscallRule(
         "mount-options",
         ("fsconfig",),
         "the same; commands that name a source are not among them",
@@ -258,7 +258,7 @@ CHOSEN = (
 RULES = (*EVERYDAY, *CHOSEN, *FALLBACKS)
 
 
-def build_seccomp_profile(rules: tuple[Rule, ...] = RULES) -> dict[str, Any]:
+def build_seccomp_profile(rules: tuple[SyscallRule, ...] = RULES) -> dict[str, Any]:
     """The profile as a JSON document."""
     return {
         "defaultAction": "SCMP_ACT_ERRNO",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.errors import DranetError, SettingsError
-from dranet.inventory.rules import OwnAttributes, Problem, parse_rules
+from dranet.inventory.rules import OwnAttributes, RuleProblem, parse_rules
 from dranet.inventory.rules import Path as Place
 
 MAX_FILE_BYTES = 1 << 20
@@ -37,7 +37,7 @@ def read_rules(file: Path, driver: str) -> tuple[OwnAttributes, Stamp]:
     return own, stamp
 
 
-def _describe(file: Path, lines: Mapping[Place, int], problem: Problem) -> str:
+def _describe(file: Path, lines: Mapping[Place, int], problem: RuleProblem) -> str:
     known = (lines[path] for n in range(len(problem.path), -1, -1) if (path := problem.path[:n]) in lines)
     line = next(known, 0)
     return f"--attributes-file {file}{f':{line}' if line else ''}: {problem.place}: {problem.text}"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dranet.claims.alignment import (
     MAX_GPUS_IN_DATA,
-    Candidate,
+    AlignmentCandidate,
     Verdict,
     build_alignment,
     build_condition,
@@ -57,7 +57,9 @@ NOWHERE = device("nowhere", "")
 
 
 def verdict_on(nic: Device, *others: Device, of: GpusOfPod | None = None, held: str = "") -> Verdict:
-    (verdict,) = judge_pod([nic], of or gpus(GPU), [Candidate(other, held) for other in (nic, *others)])
+    (verdict,) = judge_pod(
+        [nic], of or gpus(GPU), [AlignmentCandidate(other, held) for other in (nic, *others)]
+    )
     assert verdict is not None
     return verdict
 
@@ -101,7 +103,7 @@ def test_a_nearer_device_that_another_pod_has_counts_and_its_claim_is_named() ->
 
 def test_of_two_equally_near_devices_the_free_one_is_named() -> None:
     twin = device("twin", "pci0000:10", "a")
-    candidates = [Candidate(PIX, "team/first"), Candidate(twin)]
+    candidates = [AlignmentCandidate(PIX, "team/first"), AlignmentCandidate(twin)]
     (verdict,) = judge_pod([SYS], gpus(GPU), candidates)
     assert verdict is not None
     assert verdict.better is not None
@@ -129,18 +131,18 @@ def test_devices_that_could_all_be_nearer_name_one_each() -> None:
     """Two that are told of the same one would be one short."""
     near = [PIX, device("pix-2", "pci0000:10", "a")]
     far = [SYS, device("sys-2", "pci0000:80", "d", numa=1)]
-    verdicts = judge_pod(far, gpus(GPU), [Candidate(one) for one in (*near, *far)])
+    verdicts = judge_pod(far, gpus(GPU), [AlignmentCandidate(one) for one in (*near, *far)])
     named = [one.better.candidate.device.name for one in verdicts if one is not None and one.better]
     assert sorted(named) == ["pix", "pix-2"]
 
 
 def test_of_two_nics_beside_one_gpu_that_has_room_for_one_each_is_judged_fairly() -> None:
     """The far one is as near as a second one can be, and is not worse for it."""
-    near, far = judge_pod([PIX, NODE], gpus(GPU), [Candidate(one) for one in (PIX, NODE, SYS)])
+    near, far = judge_pod([PIX, NODE], gpus(GPU), [AlignmentCandidate(one) for one in (PIX, NODE, SYS)])
     assert near is not None
     assert far is not None
     assert (told(near), told(far)) == ((True, "SamePCIeSwitch"), (True, "SameNUMANode"))
-    near, far = judge_pod([PIX, SYS], gpus(GPU), [Candidate(one) for one in (PIX, NODE, SYS)])
+    near, far = judge_pod([PIX, SYS], gpus(GPU), [AlignmentCandidate(one) for one in (PIX, NODE, SYS)])
     assert near is not None
     assert far is not None
     assert (told(near), told(far)) == ((True, "SamePCIeSwitch"), (False, "WorseThanPossible"))
@@ -156,7 +158,10 @@ def test_twice_as_many_devices_in_a_pod_are_little_more_than_twice_the_work() ->
 
     def steps(count: int) -> int:
         nics = [device(f"far-{n}", "pci0000:90", f"{n % 4}", 1) for n in range(count)]
-        near = [Candidate(device(f"near-{n}", *sockets[n % 8][:2], sockets[n % 8][2])) for n in range(count)]
+        near = [
+            AlignmentCandidate(device(f"near-{n}", *sockets[n % 8][:2], sockets[n % 8][2]))
+            for n in range(count)
+        ]
         return count_steps(lambda: judge_pod(nics, all_gpus, near))
 
     assert steps(256) < 3 * steps(128)
@@ -172,7 +177,7 @@ def test_each_of_several_devices_is_judged_by_its_own_gpu() -> None:
     """Two NICs at the first GPU leave the second GPU with a far one, and one is enough for the first."""
     other_gpu = device("gpu-2", "pci0000:80", "d", numa=1, gpu=True)
     twin = device("twin", "pci0000:10", "a")
-    first, second = judge_pod([PIX, twin], gpus(GPU, other_gpu), [Candidate(SYS)])
+    first, second = judge_pod([PIX, twin], gpus(GPU, other_gpu), [AlignmentCandidate(SYS)])
     assert first is not None
     assert second is not None
     assert {told(first), told(second)} == {(True, "SamePCIeSwitch"), (False, "WorseThanPossible")}
@@ -182,7 +187,7 @@ def test_each_of_several_devices_is_judged_by_its_own_gpu() -> None:
 
 
 def test_without_a_gpu_there_is_nothing_to_be_near_to() -> None:
-    assert judge_pod([PIX, SYS], GpusOfPod(), [Candidate(PIX)]) == (None, None)
+    assert judge_pod([PIX, SYS], GpusOfPod(), [AlignmentCandidate(PIX)]) == (None, None)
 
 
 def test_a_device_whose_place_nobody_tells_is_not_called_near_nor_far() -> None:
@@ -268,7 +273,7 @@ GPUS = st.lists(
 def test_something_is_worse_than_possible_exactly_where_another_choice_is_better(
     nics: list[Device], free: list[Device], pod_gpus: list[Device]
 ) -> None:
-    verdicts = judge_pod(nics, gpus(*pod_gpus), [Candidate(one) for one in free])
+    verdicts = judge_pod(nics, gpus(*pod_gpus), [AlignmentCandidate(one) for one in free])
     mine = pair(nics, pod_gpus).rank
     best = min(pair(some, pod_gpus).rank for some in itertools.combinations([*nics, *free], len(nics)))
     given_up = [verdict for verdict in verdicts if verdict is not None and verdict.is_worse]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.claims.alignment import Candidate, build_condition, is_rdma, judge_pod
+from dranet.claims.alignment import AlignmentCandidate, build_condition, is_rdma, judge_pod
 from dranet.claims.pairing import choose, level
 from dranet.model.attributes import RDMA_LINK_LAYER
 from dranet.model.device import Device, DeviceKind
@@ -20,7 +20,7 @@ class Node:
         self.gpus = [d.device for d in decisions if d.device.kind is DeviceKind.GPU]
         offered = [d.device for d in decisions if d.published and d.device.kind is not DeviceKind.GPU]
         self.rails = [nic for nic in offered if is_rdma(nic)]
-        self.candidates = [Candidate(nic) for nic in offered]
+        self.candidates = [AlignmentCandidate(nic) for nic in offered]
 
 
 def layer(nic: Device) -> object:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dranet.claims.alignment import Better, Candidate, Measured, Verdict
+from dranet.claims.alignment import AlignmentCandidate, Better, Measured, Verdict
 from dranet.claims.report import (
     DATA_KEYS,
     add_alignment,
@@ -300,7 +300,7 @@ def test_the_data_is_in_the_declared_order() -> None:
 def every_verdict() -> Iterator[Verdict]:
     """Each distance, as good as it gets; one that is not; and each kind of doubt."""
     gpu = PodGpu(Device("gpu", DeviceKind.GPU), GpuSource.CLAIM)
-    better = Better(Candidate(Device("other", DeviceKind.NIC)), gpu, Distance.PIX)
+    better = Better(AlignmentCandidate(Device("other", DeviceKind.NIC)), gpu, Distance.PIX)
     for found in (*Distance, None):
         yield Verdict((Measured(gpu, found),), gpu, found, found)
     yield Verdict((Measured(gpu, Distance.SYS),), gpu, Distance.SYS, Distance.PIX, better, is_worse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dranet.cli.main import main
-from dranet.security.seccomp import RULES, SECCOMP_NAME, Argument, Rule, render_seccomp_profile
+from dranet.security.seccomp import RULES, SECCOMP_NAME, Argument, SyscallRule, render_seccomp_profile
 
 
 def test_the_printed_profile_denies_by_default_and_is_of_both_architectures(
@@ -63,7 +63,7 @@ def test_the_name_says_what_is_in_it() -> None:
 
 
 def test_a_condition_reads_as_the_runtime_wants_it() -> None:
-    masked = Rule("x", ("clone",), "", cases=((Argument(0, 0, 0xFF),),))
+    masked = SyscallRule("x", ("clone",), "", cases=((Argument(0, 0, 0xFF),),))
     (entry,) = masked.build()
     assert entry["args"] == [{"index": 0, "value": 0xFF, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]
 

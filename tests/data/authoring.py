@@ -27,7 +27,7 @@ from dranet.model.facts import (
     RdmaDevice,
     RdmaPort,
     Route,
-    Rule,
+    RoutingRule,
 )
 from tests.data.parts import Part
 
@@ -51,7 +51,7 @@ class Machine:
     rdma_devices: list[RdmaDevice] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[RoutingRule] = field(default_factory=list)
     policy_routes: list[Route] = field(default_factory=list)
     protected_links: list[ProtectedLink] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

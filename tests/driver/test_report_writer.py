@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.alignment import Better, Candidate, Verdict
+from dranet.claims.alignment import AlignmentCandidate, Better, Verdict
 from dranet.claims.report import add_alignment
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
@@ -120,7 +120,7 @@ async def node(server: ApiServer) -> AsyncIterator[Node]:
 
 UNKNOWN = Verdict((), None, None, None, doubts=(Doubt("of another driver", is_other_driver=True),))
 GPU = PodGpu(Device("gpu", DeviceKind.GPU), GpuSource.CLAIM)
-BETTER = Better(Candidate(Device("nic-2", DeviceKind.NIC), "team/other"), GPU, Distance.PIX)
+BETTER = Better(AlignmentCandidate(Device("nic-2", DeviceKind.NIC), "team/other"), GPU, Distance.PIX)
 WORSE = Verdict((), GPU, Distance.SYS, Distance.PIX, BETTER, is_worse=True)
 
 
@@ -191,7 +191,9 @@ async def test_a_device_that_could_be_nearer_is_told_of_once_whoever_says_so_aga
     assert node.applies("c") == writes, "it is there already"
     (event,) = node.server.objects("events")
 
-    node.verdict = replace(WORSE, better=replace(BETTER, candidate=Candidate(BETTER.candidate.device)))
+    node.verdict = replace(
+        WORSE, better=replace(BETTER, candidate=AlignmentCandidate(BETTER.candidate.device))
+    )
     node.attach(record)
     await node.settled()
     assert len(node.server.objects("events")) == 1, "the message alone has changed"
@@ -215,7 +217,7 @@ async def test_an_event_that_died_with_its_driver_is_written_by_the_next_one(
             restarted.pods.update(node.pods)
             if message == "free":
                 restarted.verdict = replace(
-                    WORSE, better=replace(BETTER, candidate=Candidate(BETTER.candidate.device))
+                    WORSE, better=replace(BETTER, candidate=AlignmentCandidate(BETTER.candidate.device))
                 )
             restarted.attach(record)
             await restarted.settled()

@@ -38,7 +38,7 @@ from dranet.model.facts import (
     RdmaDevice,
     RdmaPort,
     Route,
-    Rule,
+    RoutingRule,
 )
 from dranet.settings import PublishGpus
 
@@ -199,7 +199,7 @@ RDMA = st.builds(
 GPU = st.builds(Gpu, BDF, TEXT, TEXT, TEXT, CHAR_DEVICES)
 NODE = st.builds(NumaNode, SMALL, TEXT, tuples(NUMBER, 5), st.none() | st.integers(0, 1))
 RULE = st.builds(
-    Rule,
+    RoutingRule,
     st.sampled_from([4, 6]),
     SMALL,
     source=CIDR,

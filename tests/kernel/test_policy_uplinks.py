@@ -15,7 +15,7 @@ from dranet.kernel.discovery.changes import Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.netlink.socket import NetlinkSocket
-from dranet.model.facts import Link, NodeFacts, Rule
+from dranet.model.facts import Link, NodeFacts, RoutingRule
 from tests.support.executed_lines import count_steps
 from tests.support.namespaces import Namespace
 
@@ -215,7 +215,7 @@ def test_a_rule_with_host_bits_is_read_as_the_kernel_applies_it(node: Namespace)
 def test_rules_and_what_they_lead_to_are_facts(node: Namespace) -> None:
     apply(node, OTHERS["EKS, Cilium ENI, Terway: from a pod's address"])
     facts = scan(node)
-    assert facts.rules == (Rule(4, 2, "10.1.0.30/32"), Rule(4, 253))
+    assert facts.rules == (RoutingRule(4, 2, "10.1.0.30/32"), RoutingRule(4, 253))
     eth1 = next(link.ifindex for link in facts.links if link.ifname == "eth1")
     assert {(route.destination, route.table, route.ifindex) for route in facts.policy_routes} == {
         ("0.0.0.0/0", 2, eth1),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import ErrorDetails
 
-from dranet.model.parameters.decoder import FaultKind, ValidationError
+from dranet.model.parameters.decoder import DecodeFaultKind, ValidationError
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.part import Part, walk_fields
 from dranet.model.parameters.policy import Envelope
@@ -90,7 +90,9 @@ def find_with_ours(part: type[Part], document: object) -> Found:
     try:
         part.model_validate(document)
     except ValidationError as error:
-        return [(fault.path, fault.text) for fault in error.faults if fault.kind is not FaultKind.CONFLICT]
+        return [
+            (fault.path, fault.text) for fault in error.faults if fault.kind is not DecodeFaultKind.CONFLICT
+        ]
     return []
 
 

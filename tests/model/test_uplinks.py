@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.inventory.offer import take_inventory
-from dranet.model.facts import Address, Link, NodeFacts, Route, Rule
+from dranet.model.facts import Address, Link, NodeFacts, Route, RoutingRule
 
 UP = 0x1
 COUNT = 4
@@ -18,7 +18,7 @@ CIDRS = ["10.1.0.5/24", "10.2.0.5/24", "10.1.0.9/24", "10.3.0.5/32"]
 LINKS = st.lists(st.lists(st.sampled_from(CIDRS), max_size=2, unique=True), min_size=COUNT, max_size=COUNT)
 RULES = st.lists(
     st.builds(
-        Rule,
+        RoutingRule,
         st.just(4),
         st.sampled_from([2, 3]),
         source=st.sampled_from(SOURCES),
@@ -56,7 +56,7 @@ def links_of(cidrs: list[list[str]]) -> tuple[Link, ...]:
     )
 
 
-def matches(rule: Rule, source: IPv4Address, came_by: str, bound_to: str) -> bool:
+def matches(rule: RoutingRule, source: IPv4Address, came_by: str, bound_to: str) -> bool:
     does = not rule.source or source in ip_network(rule.source)
     does = does and rule.input_interface in ("", came_by) and rule.output_interface in ("", bound_to)
     return does is not rule.inverted
@@ -84,7 +84,7 @@ def packets(link: Link, links: tuple[Link, ...]) -> list[tuple[IPv4Address, str,
 
 @given(cidrs=LINKS, rules=RULES, routes=ROUTES)
 def test_a_link_that_a_default_route_sends_a_packet_of_others_by_is_never_offered(
-    cidrs: list[list[str]], rules: list[Rule], routes: list[Route]
+    cidrs: list[list[str]], rules: list[RoutingRule], routes: list[Route]
 ) -> None:
     links = links_of(cidrs)
     facts = NodeFacts(links=links, rules=tuple(rules), policy_routes=tuple(routes))
@@ -99,7 +99,7 @@ def test_a_link_that_a_default_route_sends_a_packet_of_others_by_is_never_offere
 
 @given(cidrs=LINKS, rules=RULES, routes=ROUTES)
 def test_a_link_that_no_table_of_others_leads_to_is_offered(
-    cidrs: list[list[str]], rules: list[Rule], routes: list[Route]
+    cidrs: list[list[str]], rules: list[RoutingRule], routes: list[Route]
 ) -> None:
     """The other way round: what stays is an output of a table that some rule looks up."""
     links = links_of(cidrs)

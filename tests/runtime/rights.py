@@ -23,7 +23,7 @@ from typing import Any
 from dranet.cluster import paths
 from dranet.errors import ClusterError
 from dranet.security import seccomp
-from dranet.security.seccomp import RULES, Rule
+from dranet.security.seccomp import RULES, SyscallRule
 from testbed.driver.pod import DriverPod, DriverRuntime
 from testbed.driver.pod_spec import PodSpec, build_pod_spec
 from testbed.driver.process import DriverFailed
@@ -58,7 +58,7 @@ class Case:
     change: Change | None
     told: Mapping[Told, str]
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    rules: tuple[Rule, ...] = RULES
+    rules: tuple[SyscallRule, ...] = RULES
 
 
 def without_capability(name: str) -> Change:
@@ -83,7 +83,7 @@ def with_mount(name: str, **changed: Any) -> Change:
     return change
 
 
-def without_rule(name: str) -> tuple[Rule, ...]:
+def without_rule(name: str) -> tuple[SyscallRule, ...]:
     return tuple(rule for rule in RULES if rule.name != name)
 
 
@@ -103,13 +103,13 @@ class Trial:
         for file in (cpus / "cpu/online", *cpus.glob("node/node*/cpulist")):
             file.write_text("0\n")  # which every machine has
 
-    async def start(self, change: Change | None = None, rules: tuple[Rule, ...] = RULES) -> None:
+    async def start(self, change: Change | None = None, rules: tuple[SyscallRule, ...] = RULES) -> None:
         """The driver in a pod of its own with these rights; it need not get ready."""
         self._runtime.spec = self._build_spec(change, rules)
         await self.driver.renew()
         await self.driver.start()
 
-    def _build_spec(self, change: Change | None, rules: tuple[Rule, ...]) -> PodSpec:
+    def _build_spec(self, change: Change | None, rules: tuple[SyscallRule, ...]) -> PodSpec:
         spec = build_pod_spec()
         del spec["initContainers"]
         (container,) = spec["containers"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.security.seccomp import EVERYDAY, FALLBACKS, RULES, Rule
+from dranet.security.seccomp import EVERYDAY, FALLBACKS, RULES, SyscallRule
 from testbed.containerd.fetch import Toolchain
 from testbed.driver.pod import driver_in_a_pod
 from testbed.driver.process import DriverFailed
@@ -33,17 +33,17 @@ AT_ONCE = 8
 PARTS = [CALLS[start : start + AT_ONCE] for start in range(0, len(CALLS), AT_ONCE)]
 
 
-def without_call(rule: Rule, call: str) -> tuple[Rule, ...]:
+def without_call(rule: SyscallRule, call: str) -> tuple[SyscallRule, ...]:
     left = replace(rule, calls=tuple(name for name in rule.calls if name != call))
     return tuple(rule if rule.name != left.name else left for rule in RULES if rule != left or left.calls)
 
 
 @pytest.fixture(params=range(len(PARTS)))
-def part(request: pytest.FixtureRequest) -> list[tuple[Rule, str]]:
+def part(request: pytest.FixtureRequest) -> list[tuple[SyscallRule, str]]:
     return PARTS[int(request.param)]
 
 
-async def find_what_is_odd(trial: Trial, rule: Rule, call: str) -> list[str]:
+async def find_what_is_odd(trial: Trial, rule: SyscallRule, call: str) -> list[str]:
     try:
         await trial.start(rules=without_call(rule, call))
         return await trial.tell_whole_story()
@@ -56,7 +56,7 @@ if os.environ.get(ALL_LANES):
     @pytest.mark.usefixtures("part")
     @in_own_private_node
     def test_no_everyday_call_is_missed_by_nobody(
-        toolchain: Toolchain, folder: Path, part: list[tuple[Rule, str]]
+        toolchain: Toolchain, folder: Path, part: list[tuple[SyscallRule, str]]
     ) -> None:
         async def take_away(pod: Pod) -> None:
             trial = Trial(pod)

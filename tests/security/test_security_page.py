@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from dranet.security.context import CAPABILITIES, MOUNTS
-from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, RULES, Rule
+from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, RULES, SyscallRule
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs/user/security.md"
 
 
-def count(*rules: Rule) -> int:
+def count(*rules: SyscallRule) -> int:
     return len({call for rule in rules for call in rule.calls if not rule.errno})
 
 

@@ -12,7 +12,7 @@ from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, DRIVER_NAME, 
 from dranet.desk.templates import selectors
 from dranet.model import attributes as a
 from dranet.security import context as security
-from dranet.security.context import Mount
+from dranet.security.context import HostMount
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import DECLARATIONS
 from tools.manifests import admission, tenant_policy
@@ -147,7 +147,7 @@ def _build_driver() -> JsonObject:
     }
 
 
-def _build_mount(mount: Mount) -> JsonObject:
+def _build_mount(mount: HostMount) -> JsonObject:
     options: JsonObject = {"readOnly": True} if mount.read_only else {}
     if mount.propagation != "None":
         options["mountPropagation"] = mount.propagation

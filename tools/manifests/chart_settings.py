@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dranet.settings import DECLARATIONS, Declaration, OneOf, Seconds
+from dranet.settings import DECLARATIONS, Choice, Declaration, Seconds
 
 Schema = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def _schema_of(setting: Declaration) -> dict[str, Any]:
     match setting.accept:
         case Seconds(lowest, highest):
             return {"type": "number", "minimum": lowest, "maximum": highest}
-        case OneOf(choices):
+        case Choice(choices):
             words: list[str | bool] = [choice.value for choice in choices]
             return {"enum": [*words, False] if "off" in words else words}  # a bare `off` is false in YAML
     if setting.name == "bind_address":

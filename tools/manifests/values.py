@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from dranet.security.context import CAPABILITIES, MOUNTS, Mount
+from dranet.security.context import CAPABILITIES, MOUNTS, HostMount
 from tools.manifests.chart_settings import free_settings, refused_settings, settings_schema
 from tools.manifests.tenant_policy import PATHS
 
@@ -294,11 +294,11 @@ def _comment_mounts() -> Iterator[str]:
             yield f"  {mount_key(mount)}: true"
 
 
-def _name(mount: Mount) -> str:
+def _name(mount: HostMount) -> str:
     return mount.path + (" (read-only)" if mount.read_only else "")
 
 
-def mount_key(mount: Mount) -> str:
+def mount_key(mount: HostMount) -> str:
     """Return the name of the value that disables a mount."""
     first, *rest = mount.name.split("-")
     return first + "".join(word.capitalize() for word in rest)

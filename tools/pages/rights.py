@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, PERMISSIONS, Permission
-from dranet.security.context import CAPABILITIES, MOUNTS, SECCOMP_MOUNT, Mount, resolve_path
-from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, Rule
+from dranet.security.context import CAPABILITIES, MOUNTS, SECCOMP_MOUNT, HostMount, resolve_path
+from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, SyscallRule
 from tools.pages.page import fill, table
 
 _ALL_CAPABILITIES = 41
@@ -39,12 +39,12 @@ def rights_page() -> str:
     )
 
 
-def _table_of_mounts(mounts: Iterable[Mount]) -> str:
+def _table_of_mounts(mounts: Iterable[HostMount]) -> str:
     head = ("in the container", "on the node", "access", "what for", "without it", "optional")
     return table(head, map(_describe_mount, mounts))
 
 
-def _describe_mount(mount: Mount) -> tuple[str, ...]:
+def _describe_mount(mount: HostMount) -> tuple[str, ...]:
     access = "read" if mount.read_only else "write"
     if mount.propagation != "None":
         access += f", {mount.propagation}"
@@ -52,11 +52,11 @@ def _describe_mount(mount: Mount) -> tuple[str, ...]:
     return *paths, access, mount.why, mount.without, mount.feature or "-"
 
 
-def _names(rule: Rule) -> str:
+def _names(rule: SyscallRule) -> str:
     return ", ".join(f"`{call}`" for call in rule.calls)
 
 
-def _count(rules: Iterable[Rule]) -> int:
+def _count(rules: Iterable[SyscallRule]) -> int:
     return len({call for rule in rules for call in rule.calls if not rule.errno})
 
 

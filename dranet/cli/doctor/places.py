@@ -22,7 +22,7 @@ from dranet.security.context import (
     CAPABILITIES,
     HOST_PROC,
     MOUNTS,
-    Mount,
+    HostMount,
     resolve_path,
 )
 from dranet.security.seccomp import RULES
@@ -256,7 +256,7 @@ def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Fi
             yield Finding(RIGHTS, severity, f"{path} {fault}", mount.without, fix, FOLDER)
 
 
-def _find_fault(mount: Mount, path: str, points: Mapping[str, bool]) -> str:
+def _find_fault(mount: HostMount, path: str, points: Mapping[str, bool]) -> str:
     """What is wrong with a folder; empty where nothing is."""
     nearest = next((str(p) for p in (Path(path), *Path(path).parents) if str(p) in points), "/")
     is_within = mount.path.startswith(f"{HOST_PROC}/") and nearest != path

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from dranet.claims.alignment import Candidate, Verdict, judge_pod
+from dranet.claims.alignment import AlignmentCandidate, Verdict, judge_pod
 from dranet.claims.report import add_alignment, has_alignment, keep_alignment
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.client import JsonObject
@@ -167,7 +167,7 @@ class Verdicts:
                 was_worse = key in before and before[key].is_surely_worse
                 self._metrics.worse.inc(verdict.is_surely_worse and not was_worse)
 
-    def _find_candidates(self, pod_uid: str) -> Iterator[Candidate]:
+    def _find_candidates(self, pod_uid: str) -> Iterator[AlignmentCandidate]:
         """Return every offered network device that works, with the claim that has it."""
         view, unhealthy = self._read_view(), self._get_unhealthy()
         holders = {
@@ -183,7 +183,7 @@ class Verdicts:
                 and device.name not in unhealthy
                 and not _is_down(device, view)
             ):
-                yield Candidate(device, holders.get(device.name, ""))
+                yield AlignmentCandidate(device, holders.get(device.name, ""))
 
 
 def _find_nics(records: Sequence[PreparedClaim]) -> Iterator[tuple[NicKey, PreparedDevice]]:

@@ -33,7 +33,7 @@ from dranet.kernel.netlink.rdma import read_netns_exclusive
 from dranet.kernel.netlink.rtnl import decode_all
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.model.facts import NodeFacts, Route, Rule
+from dranet.model.facts import NodeFacts, Route, RoutingRule
 from dranet.model.uplinks import Routing, outputs
 
 
@@ -170,7 +170,7 @@ def read_routing(rtnl: NetlinkSocket, warnings: list[str]) -> Routing:
     return Routing(read_default_routes(rtnl, warnings), rules, read_policy_routes(rtnl, rules, warnings))
 
 
-def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Rule, ...]:
+def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[RoutingRule, ...]:
     """The rules that look up a table other than local and main, IPv4 first.
 
     Raises:
@@ -186,7 +186,9 @@ def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Rule, ...]:
     return tuple(decode_all(parse_lookup, payloads, warnings))
 
 
-def read_policy_routes(rtnl: NetlinkSocket, rules: Iterable[Rule], warnings: list[str]) -> tuple[Route, ...]:
+def read_policy_routes(
+    rtnl: NetlinkSocket, rules: Iterable[RoutingRule], warnings: list[str]
+) -> tuple[Route, ...]:
     """What the tables that ``rules`` look up lead to: default routes; and, of a table that a rule looks up
     for one source, one other route for each output. Such a table is read whole, others up to their default
     routes.

@@ -24,7 +24,7 @@ from dranet.kernel.netlink.socket import (
     iter_attributes,
     parse_attributes,
 )
-from dranet.model.facts import Rule
+from dranet.model.facts import RoutingRule
 from dranet.model.plan import AddRule
 
 FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK = 1, 2, 3, 6, 10
@@ -108,7 +108,7 @@ def is_of_local_or_main(payload: bytes) -> bool:
     return payload[4:5] in _LOCAL_AND_MAIN
 
 
-def parse_lookup(payload: bytes) -> Rule | None:
+def parse_lookup(payload: bytes) -> RoutingRule | None:
     """Parse the part of RTM_NEWRULE that selects traffic and its table; ``None`` for one that looks up
     none (``goto``, ``unreachable`` ...) or that of a VRF (``l3mdev``), whose outputs are ports of the VRF."""
     family, destination_length, source_length, _, _, action, flags = _RULE.unpack_from(payload)
@@ -116,7 +116,7 @@ def parse_lookup(payload: bytes) -> Rule | None:
     table = u32(found, FRA_TABLE) or payload[4]
     if family not in _FAMILIES.values() or action != FR_ACT_TO_TBL or table == RT_TABLE_UNSPEC:
         return None
-    return Rule(
+    return RoutingRule(
         family=4 if family == socket.AF_INET else 6,
         table=table,
         source=_narrowing(_prefix(family, found.get(FRA_SRC), source_length)),

@@ -20,7 +20,7 @@ Decoder = Callable[[Any], Any]
 """Returns the value, or raises ValidationError."""
 
 
-class FaultKind(Enum):
+class DecodeFaultKind(Enum):
     """Kinds of faults that are reported differently."""
 
     VALUE = "value"
@@ -33,7 +33,7 @@ class FaultKind(Enum):
 class Fault(Struct, frozen=True):
     """One error. ``text`` completes "<field path>: ..."."""
 
-    kind: FaultKind
+    kind: DecodeFaultKind
     path: Path
     text: str
     value: object = None
@@ -73,7 +73,7 @@ class Collector:
 
 def refuse_value(text: str, value: object) -> NoReturn:
     """Raise ValidationError for a value as a whole."""
-    raise ValidationError([Fault(FaultKind.VALUE, (), text, value)])
+    raise ValidationError([Fault(DecodeFaultKind.VALUE, (), text, value)])
 
 
 def build_decoder(annotation: Any) -> Decoder:

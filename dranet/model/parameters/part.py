@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from dranet.model.parameters.decoder import (
     AfterValidator,
     Collector,
+    DecodeFaultKind,
     Decoder,
     Fault,
-    FaultKind,
     FieldInfo,
     Path,
     PlainSerializer,
@@ -73,7 +73,9 @@ class Part:
         for field in fields.values():
             self.__dict__[field.attribute] = field.decode(document.get(field.name), collector)
         unknown = [call(check_unicode, name, name) for name in document if name not in fields]
-        collector.faults += (Fault(FaultKind.UNKNOWN_FIELD, (name,), "unknown field") for name in unknown)
+        collector.faults += (
+            Fault(DecodeFaultKind.UNKNOWN_FIELD, (name,), "unknown field") for name in unknown
+        )
         collector.finish()
         present = (field.attribute for field in fields.values() if document.get(field.name) is not None)
         object.__setattr__(self, "_present", frozenset(present))
@@ -146,7 +148,7 @@ def refuse(conflicts: Sequence[Conflict]) -> None:
         ValidationError: if there are any.
     """
     if conflicts:
-        raise ValidationError([Fault(FaultKind.CONFLICT, path, text) for path, text in conflicts])
+        raise ValidationError([Fault(DecodeFaultKind.CONFLICT, path, text) for path, text in conflicts])
 
 
 Entry = TypeVar("Entry", bound=Part)
@@ -191,7 +193,7 @@ class PartField(Struct, frozen=True):
         if present is not None:
             return collector.decode(self.name, self.decoder, present)
         if self.info.is_required():
-            collector.faults.append(Fault(FaultKind.MISSING, (self.name,), "is required"))
+            collector.faults.append(Fault(DecodeFaultKind.MISSING, (self.name,), "is required"))
             return None
         return self.info.make_default()
 

@@ -40,7 +40,7 @@ RESERVED_TABLES = (253, TABLE_MAIN, 255)
 """default, main and local."""
 
 
-class NextHop(Part):
+class NextHopConfig(Part):
     """One of ``routes[].nextHops``."""
 
     gateway: Ip = Field(description="address of the router", examples=["192.168.10.1"])
@@ -89,7 +89,7 @@ class RouteConfig(Part):
     onlink: bool | None = Field(
         default=None, description="the gateway is reachable without a matching address", examples=[True]
     )
-    next_hops: Entries[NextHop] = Field(
+    next_hops: Entries[NextHopConfig] = Field(
         default=(),
         alias="nextHops",
         description="several routers, with weights (multipath), instead of `gateway`",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dranet.model.capture import Capture
-from dranet.model.facts import Address, Host, Link, NumaNode, Route, Rule
+from dranet.model.facts import Address, Host, Link, NumaNode, Route, RoutingRule
 from tests.data import parts
 from tests.data.authoring import Machine, two_sockets
 
-_DEFAULT = Rule(4, 253)
+_DEFAULT = RoutingRule(4, 253)
 """The kernel's own last rule; its table is empty."""
 
 
@@ -32,8 +32,8 @@ def eks_vpc_cni() -> Capture:
     machine.link("pod-id-link0", kind="dummy", flags=0x82, operstate="down", addresses=())
     for pod in range(3):
         machine.link(f"eni{pod:011x}", kind="veth", lower=3, link_netnsid=pod, mtu=9001)
-    machine.rules += [Rule(4, 2, f"192.0.2.{30 + pod}/32") for pod in range(3)]
-    machine.rules += [Rule(4, 10003, "198.51.100.7/32"), _DEFAULT]
+    machine.rules += [RoutingRule(4, 2, f"192.0.2.{30 + pod}/32") for pod in range(3)]
+    machine.rules += [RoutingRule(4, 10003, "198.51.100.7/32"), _DEFAULT]
     _table(machine, 2, eth1, "192.0.2.1")
     _table(machine, 10003, eth2, "198.51.100.1")
     return machine.capture()
@@ -59,8 +59,8 @@ def cilium_eni() -> Capture:
     machine.link("cilium_net", kind="veth", lower=host.ifindex)
     for pod in range(2):
         machine.link(f"lxc{pod:012x}", kind="veth", lower=3, link_netnsid=pod, mtu=9001)
-    machine.rules += [Rule(4, 2004), Rule(4, 2005)]
-    machine.rules += [Rule(4, 11, f"192.0.2.{40 + pod}/32", "192.0.2.0/24") for pod in range(2)]
+    machine.rules += [RoutingRule(4, 2004), RoutingRule(4, 2005)]
+    machine.rules += [RoutingRule(4, 11, f"192.0.2.{40 + pod}/32", "192.0.2.0/24") for pod in range(2)]
     machine.rules += [_DEFAULT]
     _table(machine, 11, eth1, "192.0.2.1")
     machine.policy_routes.append(Route("0.0.0.0/0", "192.0.2.99", host.ifindex, table=2005))
@@ -84,7 +84,7 @@ def terway() -> Capture:
     table = 1000 + eth1.ifindex
     for pod in range(2):
         veth = machine.link(f"cali{pod:011x}", kind="veth", lower=3, link_netnsid=pod)
-        machine.rules.append(Rule(4, table, f"192.0.2.{50 + pod}/32", input_interface=veth.ifname))
+        machine.rules.append(RoutingRule(4, table, f"192.0.2.{50 + pod}/32", input_interface=veth.ifname))
     machine.rules.append(_DEFAULT)
     machine.policy_routes.append(Route("0.0.0.0/0", "192.0.2.253", eth1.ifindex, table=table, flags=4))
     return machine.capture()

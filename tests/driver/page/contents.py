@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from dranet.claims.alignment import Candidate, Verdict, judge_pod
+from dranet.claims.alignment import AlignmentCandidate, Verdict, judge_pod
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
 from dranet.driver.status_page.content import Content, DeviceKey, Driver, SeenClaim
@@ -119,7 +119,7 @@ def judge(records: Sequence[PreparedClaim], working: Sequence[Device]) -> Mappin
         gpus = [PodGpu(d.device, GpuSource.CLAIM) for d in record.devices if d.device.kind is DeviceKind.GPU]
         others = {name: str(claim) for name, claim in holders.items() if claim != record.claim}
         candidates = [
-            Candidate(device, others.get(device.name, ""))
+            AlignmentCandidate(device, others.get(device.name, ""))
             for device in working
             if device.kind is not DeviceKind.GPU
         ]
