@@ -1,7 +1,7 @@
 """How the kubelet was set up, read for ``dranet doctor`` from its file and from the states it keeps.
 
-Where the file lies differs between distributions; the states (``cpu_manager_state``,
-``memory_manager_state``) lie in its root folder everywhere, and say which policies are at work.
+The place of the file differs between distributions; the states (``cpu_manager_state``,
+``memory_manager_state``) are always in the kubelet's root folder and name the active policies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Files(Protocol):
 
 
 def read_kubelet_config(root: Files | None, kubelet_root: Files) -> KubeletConfig | None:
-    """``root`` is the node's own file system, ``kubelet_root`` the kubelet's; either may say nothing."""
+    """``root`` is the node's own file system, ``kubelet_root`` the kubelet's; either may be absent."""
     path, config = _find_config(root, kubelet_root)
     cpu, memory = (
         _text(_parse(kubelet_root.whole_text(name)), "policyName") for name in (_CPU_STATE, _MEMORY_STATE)
@@ -68,7 +68,7 @@ def _iter_gates(gates: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def _parse(text: str) -> _Table:
-    """YAML, of which JSON is a part; empty where it is none."""
+    """Parse YAML or JSON; return an empty object if it is neither."""
     if not text:
         return {}
     try:

@@ -1,6 +1,6 @@
 """The configuration files of containerd and CRI-O, read for ``dranet doctor``: NRI and CDI.
 
-The files say what was written there, not what the running process took: that is shown by what it calls
+The files contain what was written there, not what the running process uses: that is shown by what it calls
 (``runtime/capabilities.py``). Only their own words are taken; defaults differ between versions.
 """
 
@@ -26,7 +26,7 @@ _MOST_FILES = 64
 
 NRI_PLUGIN = "io.containerd.nri.v1.nri"
 _CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-"""Of containerd 2 and of 1.7."""
+"""Names in containerd 2 and in 1.7."""
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -93,7 +93,7 @@ def _merge(lower: _Table, upper: _Table) -> _Table:
 
 
 def parse_containerd(path: str, config: _Table) -> RuntimeConfig:
-    """What the merged file says."""
+    """The contents of the merged file."""
     plugins = _table(config, "plugins")
     nri = _table(plugins, NRI_PLUGIN)
     disabled = config.get("disabled_plugins")
@@ -127,7 +127,7 @@ def parse_crio(path: str, config: _Table) -> RuntimeConfig:
 
 
 def parse_duration(text: str) -> float | None:
-    """Go's form, ``1m30s``; ``None`` where it is none."""
+    """Parse a duration in Go's form, ``1m30s``; return ``None`` if it is not one."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
