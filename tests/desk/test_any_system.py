@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 DATA = Path(__file__).parents[1] / "data"
 CAPTURE = str(DATA / "dgx-h100/capture.json")
 

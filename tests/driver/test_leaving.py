@@ -21,6 +21,8 @@ from tests.contract.calls import eventually, refs
 from tests.contract.conftest import root
 from tests.contract.kubelet_room import Room, registered
 
+pytestmark = pytest.mark.socket
+
 __all__ = ["root"]
 
 

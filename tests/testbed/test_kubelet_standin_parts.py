@@ -156,6 +156,7 @@ def drivers(manager: PluginManager) -> list[str]:
     return [plugin.info.driver for plugin in manager.plugins if plugin.connected]
 
 
+@pytest.mark.socket
 async def test_a_socket_that_is_there_at_the_start_is_registered(root: Path) -> None:
     (root / "plugins_registry").mkdir()
     async with RawPlugin(root).running() as plugin, managing(root) as manager:
@@ -164,6 +165,7 @@ async def test_a_socket_that_is_there_at_the_start_is_registered(root: Path) -> 
         await eventually(lambda: plugin.heard == [(True, "")])
 
 
+@pytest.mark.socket
 async def test_a_socket_that_appears_later_is_registered_and_deregistered_when_it_vanishes(
     root: Path,
 ) -> None:
@@ -175,6 +177,7 @@ async def test_a_socket_that_appears_later_is_registered_and_deregistered_when_i
             manager.find("dra.net")
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize(
     ("offered", "service"),
     [
@@ -191,6 +194,7 @@ async def test_the_first_known_service_of_the_plugins_own_list_is_taken(
         assert manager.find("dra.net").info.service == f"k8s.io.kubelet.pkg.apis.dra.{service}.DRAPlugin"
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize(
     ("offered", "health"),
     [
@@ -210,6 +214,7 @@ async def test_the_health_service_is_the_newest_advertised_one_or_none(
         assert manager.find("dra.net").info.health_service == health
 
 
+@pytest.mark.socket
 @pytest.mark.parametrize(
     ("info", "error"),
     [
@@ -229,6 +234,7 @@ async def test_a_plugin_that_is_refused_hears_why_and_is_tried_again(
     assert re.search(error, plugin.heard[0][1])
 
 
+@pytest.mark.socket
 async def test_a_plugin_that_mends_itself_is_registered_by_the_retry(root: Path) -> None:
     async with (
         managing(root) as manager,
@@ -240,6 +246,7 @@ async def test_a_plugin_that_mends_itself_is_registered_by_the_retry(root: Path)
         await eventually(lambda: plugin.heard[-1] == (True, ""))
 
 
+@pytest.mark.socket
 async def test_the_same_endpoint_twice_is_refused(root: Path) -> None:
     async with managing(root) as manager, RawPlugin(root).running() as first:
         await eventually(lambda: drivers(manager) == ["dra.net"])
@@ -268,12 +275,14 @@ async def test_what_is_no_socket_or_hidden_is_ignored_and_a_dead_socket_disturbs
             assert len(manager.plugins) == 1
 
 
+@pytest.mark.socket
 async def test_an_empty_endpoint_is_the_registration_socket_itself(root: Path) -> None:
     async with managing(root) as manager, RawPlugin(root, endpoint="").running() as plugin:
         await eventually(lambda: drivers(manager) == ["dra.net"])
         assert manager.find("dra.net").info.endpoint == plugin.socket
 
 
+@pytest.mark.socket
 async def test_an_old_kubelet_asks_for_health_again_and_again(root: Path) -> None:
     options = replace(QUICK, asks_unadvertised_health=True, health_retry_seconds=0.01)
     board = HealthBoard(options, lambda: None)
@@ -300,6 +309,7 @@ async def test_a_lease_that_the_plugin_does_not_give_is_the_kubelets_own(given: 
     await board.stop()
 
 
+@pytest.mark.socket
 async def test_a_socket_in_a_subfolder_is_registered_also_when_the_folder_comes_later(root: Path) -> None:
     first = RawPlugin(root, name="first")
     first.socket = root / "plugins_registry" / "made-before" / "first-reg.sock"
@@ -314,6 +324,7 @@ async def test_a_socket_in_a_subfolder_is_registered_also_when_the_folder_comes_
         await eventually(lambda: drivers(manager) == ["first"])
 
 
+@pytest.mark.socket
 async def test_a_socket_in_a_hidden_folder_is_ignored(root: Path) -> None:
     hidden = RawPlugin(root, name="hidden")
     hidden.socket = root / "plugins_registry" / ".hidden" / "hidden-reg.sock"
@@ -368,6 +379,7 @@ async def test_the_registry_leaves_no_watch_behind(root: Path) -> None:
     assert count_watches() == before
 
 
+@pytest.mark.socket
 async def test_slices_are_wiped_a_while_after_each_loss_of_the_last_connection(root: Path) -> None:
     wiped = Wiped()
     async with managing(root, wiped) as manager:
@@ -394,6 +406,7 @@ def hang_while_hanging_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return hanging_up
 
 
+@pytest.mark.socket
 async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are_wiped(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +425,7 @@ async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are
         assert manager.plugins == ()
 
 
+@pytest.mark.socket
 async def test_a_manager_that_stops_while_it_deregisters_a_plugin_leaves_no_connection(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +438,7 @@ async def test_a_manager_that_stops_while_it_deregisters_a_plugin_leaves_no_conn
         assert [task for task in asyncio.all_tasks() if task.get_name() == "connection of dra.net"] == []
 
 
+@pytest.mark.socket
 async def test_who_was_hung_up_on_cannot_be_called(root: Path) -> None:
     """As when the second driver of a pod leaves while the first one prepares."""
     async with managing(root) as manager, RawPlugin(root).running():
@@ -436,6 +451,7 @@ async def test_who_was_hung_up_on_cannot_be_called(root: Path) -> None:
             await anext(plugin.watch_health())
 
 
+@pytest.mark.socket
 async def test_a_driver_that_comes_back_in_time_keeps_its_slices(root: Path) -> None:
     wiped = Wiped()
     patient = KubeletOptions(registration_retry_seconds=0.02, wipe_slices_after_seconds=3600)
@@ -450,6 +466,7 @@ async def test_a_driver_that_comes_back_in_time_keeps_its_slices(root: Path) -> 
             assert (wiped.drivers, manager._wiper._pending) == ([], {})
 
 
+@pytest.mark.socket
 async def test_a_plugin_that_was_never_reached_is_as_absent_as_one_that_left(root: Path) -> None:
     wiped = Wiped()
     async with managing(root, wiped) as manager, RawPlugin(root).running(endpoint=False):
@@ -457,6 +474,7 @@ async def test_a_plugin_that_was_never_reached_is_as_absent_as_one_that_left(roo
         await eventually(lambda: wiped.drivers == ["dra.net"])
 
 
+@pytest.mark.socket
 async def test_a_socket_put_in_place_of_another_is_a_new_plugin(root: Path) -> None:
     async with managing(root) as manager, RawPlugin(root).running() as first:
         await eventually(lambda: drivers(manager) == ["dra.net"])
@@ -646,6 +664,7 @@ def test_devices_by_number_are_given_once_each_and_taken_back() -> None:
     assert counted.give(pod_with_limits("third", gpu=1)) == {"main": {"gpu.example/gpu": ("b",)}}
 
 
+@pytest.mark.socket
 async def test_the_pod_resources_socket_tells_what_the_drivers_client_reads(tmp_path: Path) -> None:
     counted, pods = CountedDevices(), [pod_with_limits("first", gpu=1), pod_with_limits("second", gpu=2)]
     counted.offer("gpu.example/gpu", ["a", "b", "c"])

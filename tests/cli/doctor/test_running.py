@@ -285,7 +285,7 @@ async def test_the_port_speaks_tls_and_nothing_else(pairs: dict[str, Pair], file
         assert await get(server, "/healthz", tls=old) == (200, "ok\n")
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_a_renewed_certificate_is_shown_without_a_restart(pairs: dict[str, Pair], files: Pair) -> None:
     async with serving(tls=TlsFiles(files.certificate, files.key)) as server:
         assert (await get(server, "/healthz", tls=trusting(pairs["first"])))[0] == 200
@@ -293,7 +293,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(pairs: dict[str,
         assert (await get(server, "/healthz", tls=trusting(pairs["second"])))[0] == 200
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_callers_leave_no_sessions_behind(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,7 +310,7 @@ async def test_callers_leave_no_sessions_behind(
     assert "new certificate" not in caplog.text
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_a_bad_certificate_changes_nothing_and_is_told_once(
     pairs: dict[str, Pair], files: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,6 +336,7 @@ async def test_a_bad_certificate_changes_nothing_and_is_told_once(
         assert tls.read_findings()[0].severity == "ok"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("content", "words"), [(None, "No such file"), ("words", "pem")])
 def test_files_that_cannot_be_used_refuse_the_start(files: Pair, content: str | None, words: str) -> None:
     files.certificate.unlink()
@@ -372,7 +373,7 @@ async def test_who_shows_a_certificate_of_the_authority_may_read(
             await get(server, "/metrics", tls=forged)
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_who_never_ends_the_handshake_is_cut_off_and_takes_no_place(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,7 +503,7 @@ async def test_what_is_wrong_with_the_api_server_is_for_the_log_alone(
     assert "scraper" not in told
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_a_scrape_with_a_token_over_the_port(pairs: dict[str, Pair], files: Pair) -> None:
     async with asking(MANIFESTS) as (_, reviews):
         access = Access(NodePage.LOCALHOST, Authentication.KUBERNETES, reviews)
@@ -542,7 +543,7 @@ async def in_the_drivers_pod(
         await server.stop()
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_who_shows_the_drivers_own_token_reads_its_metrics_without_a_question(
     files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -566,7 +567,7 @@ async def test_without_a_token_of_its_own_the_driver_takes_none_for_its_own() ->
         assert not client.is_own_token("x")
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_a_doctor_sees_a_secret_that_was_spoilt_and_tells_nobody_else_its_token(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -586,7 +587,7 @@ async def test_a_doctor_sees_a_secret_that_was_spoilt_and_tells_nobody_else_its_
         )
 
 
-@pytest.mark.socket
+@pytest.mark.process
 async def test_a_doctor_that_knows_another_certificate_says_so(
     pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
