@@ -14,7 +14,7 @@ from dranet.cli.main import main
 def test_it_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ready"
     assert main(["ready", str(file)]) == 1
-    assert f"not ready: {file} is not there" in capsys.readouterr().err
+    assert f"not ready: {file} does not exist" in capsys.readouterr().err
     file.touch()
     assert main(["ready", str(file)]) == 0
     assert capsys.readouterr() == ("", "")

@@ -30,6 +30,8 @@ from tools.image.debian import (
 from tools.image.trees import REPOSITORY, list_driver_files
 from tools.image.wheels import fetch_wheels, locked_versions, unpack_wheels
 
+pytestmark = pytest.mark.process  # an image that is not kept is built
+
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 
 
@@ -51,7 +53,6 @@ def test_the_python_lock_has_what_filters_need() -> None:
     assert {"grpcio", "msgspec", "pyudev", "cel-expr-python"} <= set(locked_versions())
 
 
-@pytest.mark.process
 def test_two_builds_are_the_same_bytes_wherever_they_are_made(tmp_path: Path) -> None:
     built = build()
     first, is_current = built.image, built.stale is not None
@@ -72,7 +73,6 @@ def test_two_builds_are_the_same_bytes_wherever_they_are_made(tmp_path: Path) ->
     assert second.archive.read_bytes() == first.archive.read_bytes()
 
 
-@pytest.mark.process
 def test_a_mirror_that_has_moved_on_is_named_package_by_package(tmp_path: Path) -> None:
     old = Package("libexpat1", "arm64", "1.0-1", "0" * 64)
     gone = Package("zlib1g", "arm64", "0.9-1", "1" * 64)
@@ -141,7 +141,6 @@ def test_a_wheel_that_wants_to_install_elsewhere_is_refused(tmp_path: Path, name
         unpack_wheels([wheel], tmp_path / "site")
 
 
-@pytest.mark.process
 def test_the_image_holds_every_module_that_the_commands_of_a_node_load() -> None:
     files = {str(path.relative_to(REPOSITORY)) for path in list_driver_files()}
     assert {"dranet/__init__.py", "dranet/cli/run.py", "dranet/driver/app.py"} <= files
@@ -181,7 +180,6 @@ def test_what_the_dockerfile_copies_is_there_and_is_all_that_an_engine_is_sent()
     assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == sources
 
 
-@pytest.mark.process
 def test_without_a_container_engine_it_says_what_to_do_instead() -> None:
     script = REPOSITORY / "tools/image/with-engine"
     environment = {"PATH": "/usr/bin:/bin", "ENGINE": "no-such-engine"}
@@ -191,7 +189,6 @@ def test_without_a_container_engine_it_says_what_to_do_instead() -> None:
     assert "make rootfs" in done.stderr
 
 
-@pytest.mark.process
 def test_an_engine_that_works_is_given_the_version_and_the_architecture(tmp_path: Path) -> None:
     said = tmp_path / "said"
     engine = tmp_path / "engine"
@@ -205,7 +202,6 @@ def test_an_engine_that_works_is_given_the_version_and_the_architecture(tmp_path
     assert said.read_text().strip() == wanted
 
 
-@pytest.mark.process
 def test_the_command_names_what_is_wrong_in_one_line() -> None:
     command = [sys.executable, "-m", "tools.image", "rootfs", "--output", "/proc/nowhere", "--arch", "mips"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

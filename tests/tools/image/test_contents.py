@@ -24,6 +24,8 @@ from tools.image.slices import PYTHON
 from tools.image.trees import REPOSITORY, SITE
 from tools.image.wheels import locked_versions
 
+pytestmark = pytest.mark.process  # an image that is not kept is built
+
 UNPACKED_BUDGET_MB = 115
 PACKED_BUDGET_MB = 40
 DRIVER_LAYER_BYTES = 4_000_000
@@ -68,7 +70,6 @@ def layers_of(image: Image) -> list[tarfile.TarFile]:
     return [tarfile.open(fileobj=io.BytesIO(blobs[blob(entry)])) for entry in layers]
 
 
-@pytest.mark.process
 def test_the_only_programs_are_python_and_the_driver(image: Image) -> None:
     programs = {path.name for path in (image.root / "usr/bin").iterdir()}
     assert programs == {PYTHON, "dranet"}
