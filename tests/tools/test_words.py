@@ -25,7 +25,7 @@ def words(source: str, path: str = "dranet/x.py") -> list[tuple[int, str]]:
         ("told_at = 1\n", "told_at"),
         ("self.held_back = 1\n", "held_back"),
         ("import os as roster\n", "roster"),
-        ("async def announce_leaving() -> None: ...\n", "announce_leaving"),
+        ("async def tell_reason() -> None: ...\n", "tell_reason"),
     ],
 )
 def test_a_name_is_found_where_it_is_defined(source: str, name: str) -> None:
