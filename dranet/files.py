@@ -4,7 +4,7 @@ Folders that a setting names are followed wherever they lead: they are the opera
 makes *below* them has names of its own, and is opened without following a symbolic link, without waiting for
 the other end of a pipe, and only where it is what the driver makes there. Anything else is left as it is,
 and named in an :class:`OSError`, so that each room maps it as it maps a disk that refuses. Modes hold
-whatever the umask is. ``open(2)``, ``umask(2)``, ``fifo(7)``; who may use what: docs/user/files.md.
+whatever the umask is. ``open(2)``, ``umask(2)``, ``fifo(7)``; owners and modes: docs/user/files.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dranet.failpoints import Failpoint, reached
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 UMASK = 0o077
-"""Of the whole process: what is made without a word about its mode is for its owner alone."""
+"""Umask of the process: a file without an explicit mode is for its owner alone."""
 
 _ALL_RIGHTS = 0o777
 _KINDS = (
@@ -128,7 +128,7 @@ def make_file(path: Path, mode: int = FILE_MODE) -> None:
     """Let a file be there, with no more rights than ``mode``.
 
     Raises:
-        NotOurs: something else than a file lies there.
+        NotOurs: something other than a file is there.
         OSError: the disk refuses.
     """
     try:
@@ -144,7 +144,7 @@ def tighten_file(path: Path, mode: int = FILE_MODE) -> None:
     """Take the rights away from a file that ``mode`` does not give; nothing there is fine.
 
     Raises:
-        NotOurs: something else than a file lies there.
+        NotOurs: something other than a file is there.
         OSError: the disk refuses.
     """
     try:

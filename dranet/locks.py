@@ -40,8 +40,8 @@ class FileLock:
     """
 
     pod_uid: ClassVar[str] = ""
-    """Of this process, which sets it when it starts, for the messages of processes that wait for its locks: a
-    process id means nothing in another container. Empty: in no pod."""
+    """The pod of this process, which sets it when it starts, for the messages of processes that wait for its
+    locks: a process id means nothing in another container. Empty: in no pod."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class FileLock:
                 return False
             if _is_at(fd, self.path):
                 break
-            self.close()  # the file was removed or replaced: the lock on it holds nobody off
+            self.close()  # the file was removed or replaced: the lock on it excludes no process
         if kind == fcntl.LOCK_EX:
             _write_holder(fd)
         return True
@@ -174,7 +174,7 @@ class NamedLocks:
     """Exclusive locks by name on one file, for the tasks of an event loop and across processes.
 
     A name is a byte of the file, by 62 bits of its hash, so that two names do not meet. Every :meth:`hold`
-    opens the file anew, so that two of one process exclude each other as well.
+    opens the file again, so that two of one process exclude each other as well.
     """
 
     def __init__(self, path: Path) -> None:
@@ -230,7 +230,7 @@ class NamedLocks:
                 raise
             if is_ours:
                 return fd
-            os.close(fd)  # the file was removed or replaced meanwhile: locks on it hold nobody off
+            os.close(fd)  # the file was removed or replaced meanwhile: locks on it exclude no process
 
     async def _lock(self, fd: int, offset: int) -> None:
         for wait in _waits():
@@ -255,7 +255,7 @@ def _try_lock_byte(fd: int, offset: int) -> bool:
         if error.errno in (errno.EAGAIN, errno.EACCES):  # POSIX allows either
             return False
         if error.errno == errno.EBADF:
-            return True  # a read-only mount, where nobody can prepare, and give-backs have the lock above
+            return True  # a read-only mount, where no process can prepare, and restores have the lock above
         raise
     return True
 

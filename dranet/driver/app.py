@@ -222,7 +222,7 @@ def _first(error: Exception) -> Exception:
 
 
 def _settle_memory() -> None:
-    """Exempt the objects of the start from garbage collection: they live as long as the process."""
+    """Exempt the objects of the start from garbage collection: they live until the process ends."""
     gc.collect()
     gc.freeze()
 

@@ -516,7 +516,7 @@ class Attachments:
         stuck = planned - Counter((*report.restored, *report.missing))
         if stuck:
             raise KernelError(
-                f"could not give back {', '.join(stuck)}: {'; '.join(report.problems)}",
+                f"could not restore {', '.join(stuck)}: {'; '.join(report.problems)}",
                 operation="detach",
                 reason=Reason.DETACH_FAILED,
             )

@@ -1,9 +1,9 @@
 """Folders of files about claims, which containers see: ``<state_dir>/<kind>/<claim uid>/<name>/``.
 
 The last folder is what a container sees, read-only; a file in it is replaced by a rename, so that a reader
-finds the old one or the new one, also in a container that runs already. Whoever a container runs as may read
+finds the old one or the new one, also in a container that runs already. Every user of a container may read
 it; the folders above are for the driver alone, as a mount does not ask for them. No file is synced to the
-disk: after a power cut all are written anew, and so the runtime's hook can write one.
+disk: after a power cut all are written again, and so the runtime's hook can write one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 :class:`DriverExecutor` has a few threads for the kernel and the disk, and others for name look-ups: a name
 server that does not answer holds a look-up for minutes, and must leave threads for scans and claims.
 :func:`run_with_deadline` is for hooks: a system call that hangs in a driver cannot be cancelled, so the hook
-answers without the result, and the thread goes on. The notes tell the end of the process what it waits for.
+answers without the result, and the thread goes on. The notes name what the end of the process waits for.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 
 class NotedThreadPool(ThreadPoolExecutor):
-    """A pool whose threads say what they are at (``at_work``)."""
+    """A pool whose threads note what they work on."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         return super().submit(_noted, partial(fn, *args, **kwargs))

@@ -1,8 +1,8 @@
 """What the API server, the kubelet and the runtime can do, as asked and seen while the driver runs.
 
 Nothing here is inferred from a version, and nothing here makes the driver unready: every optional feature
-degrades to its absence. Who wants to know why something does not show looks at ``/readyz?verbose`` or runs
-``dranet doctor``, and finds the feature gate to turn on.
+degrades to its absence. ``/readyz?verbose`` and ``dranet doctor`` name the feature gate
+to turn on.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Features:
 
 
 def judge_api(features: ApiCapabilities | None, settings: Settings) -> list[Finding]:
-    """One finding for each optional field of a slice; ``None`` where nobody has asked yet."""
+    """One finding for each optional field of a slice; ``None`` before the first request."""
     if features is None:
         return [
             Finding(
@@ -126,7 +126,7 @@ def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
     if support is Support.KEPT:
         return ok(API, f"{feature} kept", API_FIELD)
     if support is Support.UNKNOWN:
-        return Finding(API, Severity.NOTE, f"{feature}: only a real write will tell", id=API_FIELD)
+        return Finding(API, Severity.NOTE, f"{feature}: only a real write will show", id=API_FIELD)
     seen = f"{feature} {support} (feature gate {feature.gate})"
     if not wanted:
         return Finding(API, Severity.NOTE, seen, id=API_FIELD)
@@ -213,7 +213,7 @@ def _judge_health(capabilities: KubeletCapabilities) -> Finding:
 
 
 def judge_runtime(capabilities: RuntimeCapabilities, hook_budget_seconds: float) -> list[Finding]:
-    """Who it is, how long it waits for a hook, and whether what CDI adds reaches containers."""
+    """Its name and version, how long it waits for a hook, and whether what CDI adds reaches containers."""
     if not capabilities.name:
         return [
             Finding(
@@ -244,7 +244,7 @@ def judge_runtime(capabilities: RuntimeCapabilities, hook_budget_seconds: float)
 def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -> Finding:
     if timeout_seconds is None:
         patience = (
-            f"does not say how long it waits for a hook (usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s)"
+            f"does not report how long it waits for a hook (usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s)"
         )
         if hook_budget_seconds < DEFAULT_REQUEST_TIMEOUT_SECONDS:
             return Finding(RUNTIME, Severity.NOTE, patience, id=PATIENCE)
@@ -270,26 +270,26 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
 
 
 def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
-    """Whose GPUs the node's GPUs are; one line for each vendor that somebody else serves."""
+    """Whose GPUs the node's GPUs are; one line for each vendor whose GPUs another driver serves."""
     mode = settings.publish_gpus
     if mode is not PublishGpus.AUTO:
-        return [Finding(GPUS, Severity.NOTE, f"{mode} offered, as publish_gpus says", id=GPU_OFFER)]
+        return [Finding(GPUS, Severity.NOTE, f"{mode} offered, as publish_gpus sets", id=GPU_OFFER)]
     if not served.is_known:
         return [
             Finding(
                 GPUS,
                 Severity.WARNING,
-                "not offered: the API server has not told yet whether somebody else serves them",
+                "not offered: the API server has not reported yet whether another driver serves them",
                 "claims that ask this driver for a GPU wait",
                 "may the driver list resourceslices and get its node? --publish-gpus=always does not ask",
                 GPU_OFFER,
             )
         ]
     left = [
-        Finding(GPUS, Severity.NOTE, f"{vendor}: left to {who}", id=GPU_OFFER)
-        for vendor, who in served.by_vendor.items()
+        Finding(GPUS, Severity.NOTE, f"{vendor}: left to {server}", id=GPU_OFFER)
+        for vendor, server in served.by_vendor.items()
     ]
-    return left or [ok(GPUS, "offered: nobody else serves them", GPU_OFFER)]
+    return left or [ok(GPUS, "offered: no other driver serves them", GPU_OFFER)]
 
 
 def _since(moment: float | None) -> str:

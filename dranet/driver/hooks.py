@@ -73,11 +73,11 @@ class ForeignClaim(NamedTuple):
 
     def describe(self, pod: PodSandbox) -> ClaimError:
         """Why the pod gets no container."""
-        who = f"pod {pod.namespace}/{pod.name} has no devices of claim {self.uid}"
+        subject = f"pod {pod.namespace}/{pod.name} has no devices of claim {self.uid}"
         if self.record is None:
-            return ClaimError(f"{who}: no such claim", reason=Reason.UNSUPPORTED_CLAIM)
+            return ClaimError(f"{subject}: no such claim", reason=Reason.UNSUPPORTED_CLAIM)
         return ClaimError(
-            f"{who}: claim {self.record.claim} is prepared for pod {self.record.pod}",
+            f"{subject}: claim {self.record.claim} is prepared for pod {self.record.pod}",
             hint="it goes on to this pod when that one has ended; with a ResourceClaimTemplate each pod gets "
             "a claim of its own",
             reason=Reason.UNSUPPORTED_CLAIM,
@@ -161,7 +161,7 @@ class PodHooks:
             )
         elif patience > (request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS):
             log.warning(
-                "hook_budget_seconds is %g, and the runtime does not tell how long it waits for a plugin; "
+                "hook_budget_seconds is %g, and the runtime does not report how long it waits for a plugin; "
                 "its plugin_request_timeout must be %.3g s or more, or pods start without their devices",
                 self._wanted_seconds,
                 patience,
@@ -350,7 +350,7 @@ class PodHooks:
         for report in reports:
             context = {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}
             if report.error is None:
-                log.info("given back", extra={"context": context})
+                log.info("released", extra={"context": context})
                 if self._metadata is not None:
                     self._metadata.released(report.claim.uid)
                 self._announcer.released(report)

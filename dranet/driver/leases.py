@@ -96,7 +96,7 @@ class HeldLease(Struct, frozen=True):
 
     record: PreparedClaim
     position: int
-    """Of its device in the record."""
+    """Index of its device in the record."""
     plan: AttachPlan
     lease: DhcpLease
 
@@ -128,7 +128,7 @@ class LeaseEnd(Struct, frozen=True):
     lease: DhcpLease
     """Both as recorded now."""
     links: Sequence[AttachedLink] | None = None
-    """Of the claim, as they are in the pod now; ``None`` where no pod has them, or nobody could look."""
+    """The claim's links, as they are in the pod now; ``None`` where no pod has them, or the look failed."""
     seconds_left: float = 0.0
     """The kernel gives the address so much time yet: it has not ended."""
 
@@ -163,7 +163,8 @@ class LeaseRecords:
         """Take the address of an ended lease from the pod; ``None`` where the link or the lease has changed
         meanwhile.
 
-        ``is_refused``: its server has taken it back. ``is_over``: so says our clock, and the kernel's counts.
+        ``is_refused``: its server has withdrawn it. ``is_over``: by our clock; the kernel's own count
+        decides.
         """
         with self._attachments.locked():
             record = self._find(own)
@@ -174,7 +175,7 @@ class LeaseRecords:
                 seconds_left, links = self._take_from_pod(own, is_refused)
                 if seconds_left:
                     return LeaseEnd(record, own.lease, None, seconds_left)
-            if not (is_refused or is_over):  # a tenant may have removed the address, and may be given it anew
+            if not (is_refused or is_over):  # a tenant may have removed the address, and may get it again
                 return LeaseEnd(record, own.lease, links)
             ended = replace(own.lease, lease_seconds=0)
             return LeaseEnd(self._commit(record, own.position, ended), ended, links)
@@ -183,7 +184,7 @@ class LeaseRecords:
         """The claim's links as they are in the pod; ``None`` where it is in none, or in another one by now.
 
         Raises:
-            KernelError: nobody could look.
+            KernelError: the look failed.
         """
         with self._attachments.locked():
             record = self._store.get(own.record.claim.uid)
@@ -224,7 +225,7 @@ class LeaseRecords:
         changed = replace(device, plan=replace(device.plan, lease=lease))
         devices = (*record.devices[:position], changed, *record.devices[position + 1 :])
         committed = replace(record, devices=devices)
-        self._store.put_all([committed], durable=False)  # the server knows it, too
+        self._store.put_all([committed], durable=False)  # the server also knows it
         return committed
 
 
@@ -447,7 +448,7 @@ class Leases:
             if self._records.is_in_place(own):  # else it is asked again at once, where the link is now
                 await self._note_failure(own, watch, error)
             return
-        if not is_kept:  # unprepared meanwhile: the server has just been told that we stay
+        if not is_kept:  # unprepared meanwhile: the server has just heard that we stay
             await self._release_one(own.host_ifname, renewed)
             return
         self._metrics.renewals.labels(LeaseOutcome.REBOUND if rebind else LeaseOutcome.RENEWED).inc()
@@ -547,7 +548,8 @@ class Leases:
 
     @functools.cached_property
     def _threads(self) -> NotedThreadPool:
-        """Of its own: a silent server must not keep the driver from scanning. Made for the first lease."""
+        """A pool of its own: a silent server must not keep the driver from scanning. Made for the first
+        lease."""
         return NotedThreadPool(THREADS, thread_name_prefix="dhcp")
 
 

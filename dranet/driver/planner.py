@@ -84,7 +84,7 @@ class NodeReader:
         """The state of a link that will move.
 
         Raises:
-            DeviceError: it is gone, enslaved, or could not be given back as it is.
+            DeviceError: it is gone, enslaved, or could not be restored as it is.
             KernelError: netlink failed.
         """
         return read_link_state(ifname)
@@ -99,7 +99,7 @@ class NodeReader:
         return read_ipoib_states(pci_address)
 
     def read_parent(self, ifname: str) -> LinkState:
-        """Of a link that stays: what links on top of it depend on, without addresses and routes.
+        """Read a link that stays: what links on top of it depend on, without addresses and routes.
 
         Raises:
             DeviceError: it is gone, down or enslaved, so that nothing can be put on top of it.
@@ -134,14 +134,14 @@ class NodeReader:
     def read_physical_function_mtu(self, pci_address: str) -> int | None:
         """The largest MTU among the links of a physical function; ``None`` while none is on this node.
 
-        A function of two ports does not say which of them a virtual function belongs to.
+        For a function of two ports the kernel does not show which of them a virtual function belongs to.
         """
         sysfs = PseudoFiles(self._sysfs_root, [])
         ports = sysfs.entries(f"bus/pci/devices/{pci_address}/net")
         return max((sysfs.integer(f"class/net/{port}/mtu") or 0 for port in ports), default=0) or None
 
     def read_cpu_surroundings(self, pci_address: str, ifname: str, asked: Collection[str]) -> CpuSurroundings:
-        """Which CPUs there are, and who works for a device now, as far as ``irq``, ``xps`` and ``rps`` ask.
+        """Which CPUs there are, and which work for a device now, as far as ``irq``, ``xps`` and ``rps`` ask.
 
         Raises:
             KernelError: the link's queues cannot be seen.
@@ -161,7 +161,7 @@ class NodeReader:
         """Whether RDMA devices belong to one network namespace each, now: an administrator may change it.
 
         Raises:
-            KernelError: the kernel does not tell; a guess would leave the device on the wrong side.
+            KernelError: the kernel does not report it; a guess would leave the device on the wrong side.
         """
         warnings: list[str] = []
         exclusive = read_netns_exclusive(warnings)
@@ -246,7 +246,7 @@ class DecodedDevice(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Tells the devices of a claim apart: it may hold several shares of one."""
+        """Distinguishes the devices of a claim: it may hold several shares of one."""
         share = self.result.share_id
         return f"{self.device.name}/{share}" if share else self.device.name
 
@@ -267,14 +267,14 @@ class DecodedDevice(Struct, frozen=True):
 
 
 class DecodedClaim(Struct, frozen=True):
-    """A claim that this node can serve, as far as can be told without a look at its links."""
+    """A claim that this node can serve, as far as can be known without reading its links."""
 
     claim: ClaimRef
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
-    """Of other drivers, in the same claim."""
+    """Results of other drivers, in the same claim."""
 
 
 class Planner:
@@ -304,7 +304,7 @@ class Planner:
 
         Raises:
             ClaimError: the claim asks for something invalid or unsupported; every bad field at once.
-            DeviceError: a device is gone, busy or held back.
+            DeviceError: a device is gone, busy or not offered.
         """
         selections = select_results(claim, self._driver_name)
         offered = [self._inventory.get_offered(selection.result.device) for selection in selections]
@@ -333,7 +333,7 @@ class Planner:
             ClaimError: a device, or the devices of the pod together, cannot have what the claim asks; every
                 bad field at once.
             DeviceError: a device is gone or busy.
-            KernelError: the kernel did not tell what the plan depends on.
+            KernelError: the kernel did not report what the plan depends on.
         """
         self._check_free(decoded.claim, decoded.devices)
         devices = self._plan_all(decoded, leases)
@@ -382,7 +382,7 @@ class Planner:
         return make_mac(_mac_seed(claim, decoded)) if decoded.is_on_top else own
 
     def _plan_all(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> tuple[PreparedDevice, ...]:
-        """Every device is looked at before the first error is told, so that none hides another's."""
+        """Every device is checked before the first error is raised, so that none hides another's."""
         prepared: list[PreparedDevice] = []
         errors: list[ClaimError] = []
         rules = self._read_rules(decoded.devices)
@@ -528,7 +528,7 @@ class Planner:
 
 
 def _is_share(held: PreparedDevice) -> bool:
-    """Somebody's part of a device that stays on the node for others."""
+    """Whether it is a share of a device that stays on the node."""
     return held.share_id is not None and held.plan is not None and held.plan.is_on_top
 
 
@@ -576,7 +576,7 @@ def _no_link(device: Device) -> DeviceError:
 
 
 def _join(errors: Sequence[ClaimError]) -> ClaimError:
-    """One error that says all; the hints where there is one for each."""
+    """One error with the text of all; the hints if each has one."""
     if len(errors) == 1:
         return errors[0]
     hints = dict.fromkeys(error.hint for error in errors if error.hint)

@@ -177,7 +177,7 @@ def _kind(node: CharDevice) -> str:
 
 
 def iter_nodes(records: Sequence[PreparedClaim]) -> Iterator[CharDevice]:
-    """Of all devices that move or whose nodes are given, each once (``rdma_cm`` is shared)."""
+    """The nodes of all devices that move or whose nodes are granted, each once (``rdma_cm`` is shared)."""
     devices = (device for record in records for device in record.devices if device.plan is not None)
     nodes = {node.path: node for prepared in devices for node in nodes_of(prepared)}
     yield from nodes.values()

@@ -222,11 +222,11 @@ class Preparer:
                 if record is None:
                     return
                 self._announcer.prepared(record)
-                log.info("handed on", extra={"context": {"claim": ref, "pod": record.pod}})
+                log.info("reassigned", extra={"context": {"claim": ref, "pod": record.pod}})
                 await asyncio.to_thread(self._make_ready, record)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
-            log.warning("not handed on to the next pod: %s", error, extra={"context": context})
+            log.warning("not reassigned to the next pod: %s", error, extra={"context": context})
             self._announcer.prepare_failed(ref, claim, error)
         except Exception:
             log.exception("bug in handing on", extra={"context": {"claim": ref}})
@@ -340,7 +340,7 @@ def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
     answered = [(own.request, own.device.name, own.share_id) for own in record.devices]
     if found != answered:
         raise ClaimError(
-            f"claim {record.claim} was allocated anew while it was prepared for pod {record.pod}",
+            f"claim {record.claim} was allocated again while it was prepared for pod {record.pod}",
             hint="delete the pods that use it, so that the kubelet prepares it again",
             reason=Reason.UNSUPPORTED_CLAIM,
         )

@@ -213,7 +213,7 @@ class Inventory:
         metrics: Metrics,
         judge_gpus: Callable[[Sequence[Gpu]], ServedGpus] = lambda _: NO_OTHER_SERVER,
     ) -> None:
-        """``judge_gpus`` says who else serves the GPUs of a scan."""
+        """``judge_gpus`` returns which other drivers serve the GPUs of a scan."""
         self._reader = reader
         self._judge_gpus = judge_gpus
         self._policy = policy

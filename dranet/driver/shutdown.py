@@ -109,10 +109,10 @@ class Shutdown:
             if again is None:
                 self._force(f"not done within {self._seconds:g} s")
             elif again.si_signo == signal.SIGINT:
-                self._force("told to stop once more (SIGINT)")
+                self._force("stopped again (SIGINT)")
             elif not self._closed:
                 left = deadline - time.monotonic()
-                log.info("told to stop again; the end takes %.0f s more at most: %s", left, self._describe())
+                log.info("asked to stop again; the end takes %.0f s more at most: %s", left, self._describe())
 
     def _ask(self) -> None:
         with self._lock:

@@ -6,9 +6,9 @@ sandbox lives; otherwise the OCI runtime cannot make the mount and the container
 even when the runtime has skipped our hook, as it does when a plugin is late or gone (it "fails open"), and
 when a sandbox is replaced while no driver runs. That a claim is attached is noted in a second link.
 
-A claim from a template belongs to one pod, and its file stays as long as the sandbox: a container that fails
-is started again even while no driver runs. Any pod may name a claim that was made by hand, and the kubelet,
-which has prepared it, starts that pod without asking us. So its file exists only from our answer to
+A claim from a template belongs to one pod, and its file stays while the sandbox exists: a container that
+fails is started again even while no driver runs. Any pod may name a claim that was made by hand, and the
+kubelet, which has prepared it, starts that pod without asking us. So its file exists only from our answer to
 ``CreateContainer`` until ``StartContainer``, which containerd and CRI-O call after the OCI runtime has made
 its mounts (:class:`StartWindows`).
 """
@@ -69,7 +69,7 @@ class StartGate:
         return _leads_somewhere(self._folder / claim_uid)
 
     def note_attached(self, claim_uid: str, netns_path: str) -> None:
-        """The claim is verified in the sandbox with this network namespace; its containers are held back.
+        """The claim is verified in the sandbox with this network namespace; its containers wait.
 
         Raises:
             StoreError: the file cannot be made.
@@ -81,7 +81,7 @@ class StartGate:
         """Let the claim's containers start in the sandbox with this network namespace.
 
         Raises:
-            StoreError: the file cannot be made; the containers stay held back.
+            StoreError: the file cannot be made; the containers wait.
             ProtocolError: the uid cannot be part of a path.
         """
         _put_link(self._folder, claim_uid, netns_path)
@@ -90,7 +90,7 @@ class StartGate:
         """The same, for the sandbox in which the claim was verified.
 
         Raises:
-            StoreError: it was not, or the file cannot be made; the containers stay held back.
+            StoreError: it was not, or the file cannot be made; the containers wait.
             ProtocolError: the uid cannot be part of a path.
         """
         try:
@@ -179,7 +179,7 @@ def _list_links(folder: Path) -> list[str]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Our files are links; what a crash left of one begins with a dot, and is none."""
+    """Our files are links; what a crash left of one begins with a dot, and does not count."""
     return is_name(path.name) and path.is_symlink()
 
 
@@ -201,8 +201,8 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 
 WINDOW_SECONDS = 60.0
-"""A container that was not started within so long is not going to be: the runtime is at work as soon as it
-has our answer."""
+"""A container that was not started within this time is not going to start: the runtime is at work as soon as
+it has our answer."""
 
 
 def may_be_shared(claim: PreparedClaim) -> bool:
@@ -211,7 +211,7 @@ def may_be_shared(claim: PreparedClaim) -> bool:
 
 
 class StartWindows:
-    """Containers between two events of the runtime; called on the NRI thread, but for :meth:`sweep`.
+    """Containers between two events of the runtime; called on the NRI thread, except :meth:`sweep`.
 
     One lock: a sweep that has seen no container must not shut what one is given just then.
     """
@@ -255,7 +255,7 @@ class StartWindows:
             self._shut(pod_uid, claims)
 
     def forget(self, pod_uid: str) -> None:
-        """The pod's sandbox has ended, and its gates with it. Waits for nobody: a disk that hangs holds up no
+        """The pod's sandbox has ended, and its gates with it. Waits for no disk: one that hangs delays no
         pod's end."""
         self._starting.pop(pod_uid, None)
 

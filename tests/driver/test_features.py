@@ -243,7 +243,7 @@ def test_what_is_no_finding_is_refused(data: dict[str, Any]) -> None:
 def test_gpus_are_said_to_be_whose_they_are() -> None:
     auto = Settings()
     assert [f.line for f in judge_gpus(auto, NO_OTHER_SERVER)] == [
-        "[+] gpus: offered: nobody else serves them"
+        "[+] gpus: offered: no other driver serves them"
     ]
     assert severities(judge_gpus(auto, UNKNOWN)) == {Severity.WARNING}
     left = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
@@ -251,7 +251,7 @@ def test_gpus_are_said_to_be_whose_they_are() -> None:
         "[-] gpus: nvidia: left to the DRA driver gpu.nvidia.com"
     ]
     never = Settings(publish_gpus=PublishGpus.NEVER)
-    assert [f.seen for f in judge_gpus(never, left)] == ["never offered, as publish_gpus says"]
+    assert [f.seen for f in judge_gpus(never, left)] == ["never offered, as publish_gpus sets"]
 
 
 class Peer:

@@ -117,7 +117,7 @@ async def test_an_allocation_of_other_devices_is_refused(tmp_path: Path) -> None
     reserve(bench, other, NEXT)
     await bench.preparer.reassign(claim.ref)
     ((_, _, error),) = bench.told.failures
-    assert "allocated anew" in error.message
+    assert "allocated again" in error.message
     assert record_of(bench, claim) == before
 
 

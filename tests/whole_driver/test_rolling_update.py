@@ -86,10 +86,10 @@ def test_an_instance_that_is_stopped_before_its_successor_is_ready_waits_for_it(
         async with storming() as (testbed, storm, damage):
             old, new = testbed.driver, testbed.add_instance()
             await new.start()
-            await _wait_log(new, "another instance has the duties")
+            await _wait_log(new, "another instance leads")
             ended = await old.stop(READY_SECONDS)
             assert ended.exit_code == 0, ended.log
-            assert "handed the duties over" in ended.log
+            assert "handed the lead over" in ended.log
             testbed.driver = new
             await new.wait_ready(READY_SECONDS)
             await storm.wait_started(2)
@@ -113,7 +113,7 @@ def test_whatever_is_killed_no_pod_runs_bare_and_the_slices_stay() -> None:
 async def _kill_old_while_new_starts(testbed: Testbed, seconds: float) -> None:
     old, testbed.driver = testbed.driver, testbed.add_instance()
     await testbed.driver.start()
-    await _wait_log(testbed.driver, "another instance has the duties")
+    await _wait_log(testbed.driver, "another instance leads")
     await asyncio.sleep(seconds / 10)
     await old.kill()
 
@@ -163,7 +163,7 @@ def test_an_instance_that_is_told_to_stop_while_it_starts_ends_well_and_leaves_n
             await testbed.driver.start()
             await testbed.driver.wait_ready(READY_SECONDS)
             before = _sockets(testbed), sorted(instances.iterdir())
-            for moment in ("another instance has the duties", "driver.app: started"):
+            for moment in ("another instance leads", "driver.app: started"):
                 new = testbed.add_instance()
                 await new.start()
                 await _wait_log(new, moment)

@@ -59,13 +59,13 @@ def test_a_second_sigterm_changes_nothing_and_tells_what_is_waited_for_and_a_sec
         ended = await end(driver, signal.SIGTERM, signal.SIGTERM, heard="default/worker")
         ended.assert_clean(5)
         assert re.search(
-            r"told to stop again.*sandboxes of prepared pods have not run: default/worker", ended.log
+            r"asked to stop again.*sandboxes of prepared pods have not run: default/worker", ended.log
         )
         driver = await start(testbed)
         ended = await end(driver, signal.SIGINT, signal.SIGINT, heard="default/worker")
         assert ended.exit_code == EXIT_FORCED
         assert ended.seconds < 2 + SLACK_SECONDS
-        assert re.search(r"by force, told to stop once more \(SIGINT\).*default/worker", ended.log)
+        assert re.search(r"by force, stopped again \(SIGINT\).*default/worker", ended.log)
         testbed.kubelet.hold_sandboxes(False)
         await start(testbed)
         await testbed.kubelet.wait_running(testbed.pod_uid("worker"))
@@ -114,7 +114,7 @@ def test_told_to_stop_while_it_takes_the_duties_over_it_ends_well() -> None:
             await old.start()
             await old.wait_ready(READY_SECONDS)
             await new.start()
-            await until(partial(_has_said, new, "another instance has the duties"))
+            await until(partial(_has_said, new, "another instance leads"))
             if signal_of_old is signal.SIGKILL:
                 await old.kill()
                 (await end(new)).assert_clean(4)

@@ -150,7 +150,7 @@ def match_names(names: Iterable[GpuName], facts: NodeFacts, match: _Match) -> Gp
         if address:
             found.setdefault(address, FoundGpu(address, name.source))
         else:
-            unclear.append(f"{name.source.meaning} says {name.name[:MAX_SHOWN]!r}")
+            unclear.append(f"{name.source.meaning} has {name.name[:MAX_SHOWN]!r}")
     return GpuMatch(tuple(found.values()), tuple(dict.fromkeys(unclear)))
 
 
@@ -159,8 +159,8 @@ def _by_address(gpu: Gpu) -> str:
 
 
 def _match_name(name: GpuName, gpus: Sequence[Gpu]) -> str:
-    """Return the PCI address; empty if it is unclear. ``all`` is: an image may say it in a container that is
-    given none."""
+    """Return the PCI address; empty if it is unclear. ``all`` is: an image may set it in a container that
+    gets none."""
     text = name.name.partition(_REPLICA)[0]
     part = _MIG_OF_GPU.fullmatch(text)
     wanted = (part[1] if part else text).lower()

@@ -270,7 +270,7 @@ class PodGpus:
         return {function.address for function in self._read_view().facts.pci_functions}
 
     def _add_readings(self, found: FoundGpus, learned: _Learned) -> None:
-        """Add what containers and the kubelet report. An image may say ``all`` in containers that were given
+        """Add what containers and the kubelet report. An image may set ``all`` in containers that got
         nothing, so that raises no doubt where a claim or the kubelet knows better."""
         facts = self._read_view().facts
         is_explained = bool(found.gpus) or learned.ids is not None

@@ -56,9 +56,9 @@ class InstanceState(StrEnum):
 class Leadership:
     """This instance among the others.
 
-    ``is_fit`` says whether we may take over from a living predecessor. ``on_state`` hears of each change of
-    :attr:`state`, ``on_gone`` when another instance has ended, and ``on_company`` every second while there is
-    one: what it did may concern us.
+    ``is_fit`` returns whether we may take over from a living predecessor. ``on_state`` hears of each change
+    of :attr:`state`, ``on_gone`` when another instance has ended, and ``on_company`` every second while there
+    is one: what it did may concern us.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Leadership:
             self._enter(InstanceState.LEADER)
         else:
             self._enter(InstanceState.WAITING)
-            log.info("another instance has the duties of this node; taking over when ready")
+            log.info("another instance leads on this node; taking over when ready")
 
     def leave(self) -> None:
         """Release everything; repeatable. Others see our end by it, so it comes last."""
@@ -132,7 +132,7 @@ class Leadership:
     async def relieve(self, timeout_seconds: float) -> bool:
         """We are about to leave: let a newcomer become ready first. Whether another instance stays.
 
-        From now on we do not take the duties, and no other that leaves counts on us.
+        From now on we do not take the lead, and no other that leaves counts on us.
         """
         deadline = time.monotonic() + timeout_seconds
         self._leaving = True
@@ -184,7 +184,7 @@ class Leadership:
             self._instances.withdraw_request(asker)
         if self._state is InstanceState.LEADER:
             self._metrics.handovers.labels("given").inc()
-            log.info("handed the duties over; answering the kubelet and the runtime until stopped")
+            log.info("handed the lead over; answering the kubelet and the runtime until stopped")
             self._enter(InstanceState.RETIRED)
             reached(Failpoint.HANDOVER_DUTIES_GIVEN)
 
@@ -206,7 +206,7 @@ class Leadership:
                 self._look()
             if self._take():
                 self._metrics.handovers.labels("taken").inc()
-                log.info("took the duties over")
+                log.info("took the lead")
                 self._enter(InstanceState.LEADER)
                 return
             if self._state is InstanceState.WAITING and self._is_fit():
@@ -222,9 +222,9 @@ class Leadership:
             self._complain_at = math.inf
             waits_for = self._leader_lock if self._successor.held else self._successor
             log.warning(
-                "ready for the duties for %g s, and they are not given: %s has %s; here are also %s",
+                "ready to lead for %g s, but the lead is not handed over: %s has %s; here are also %s",
                 PATIENCE_SECONDS,
-                waits_for.describe_holder() or "somebody",
+                waits_for.describe_holder() or "another process",
                 waits_for.path,
                 ", ".join(sorted(self.others)) or "no others",
             )

@@ -1,8 +1,8 @@
 """Which instances of the driver live on this node: one locked file each, in a folder that they share.
 
-The kernel drops the lock of a process however it ends, so a file without one tells of a dead instance, whose
-sockets nobody serves any more. The folder is also where one instance leaves word for another: whoever watches
-it (``kubelet.folder.FolderWatch``) is woken when somebody comes, goes or asks.
+The kernel drops the lock of a process however it ends, so a file without one belongs to a dead instance,
+whose sockets are no longer served. The folder is also where one instance leaves word for another: a watcher
+(``kubelet.folder.FolderWatch``) is woken when an instance comes, goes or asks.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Members:
         try:
             files.touch(self._word(self._own, word))
         except OSError as error:
-            log.debug("cannot tell the other instances: %s", error)
+            log.debug("cannot notify the other instances: %s", error)
 
     def _withdraw_words(self, name: str) -> None:
         for word in (_REQUEST, _GOODBYE):
@@ -155,7 +155,7 @@ class Members:
         try:
             return is_lock_held(self._path(name))
         except DranetError as error:
-            log.debug("cannot tell whether instance %s lives: %s", name, error)
+            log.debug("cannot see whether instance %s lives: %s", name, error)
             return True
 
     def _remove_dead(self) -> None:

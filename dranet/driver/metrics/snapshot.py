@@ -1,7 +1,7 @@
 """What a scrape covers: the devices, and the pods that have them now, from memory.
 
-Taken on the event loop, where links of pods, health and verdicts change. The rest of a scrape happens in
-another thread. A pod that has ended is not included, so its series end with it.
+Taken on the event loop, where links of pods, health and alignment verdicts change. The rest of a scrape
+happens in another thread. A pod that has ended is not included, so its series end with it.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class OwnerReconciler:
         patience_seconds: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``fetch`` is that of ``cluster.claims``; ``forget`` unprepares, and returns why it could not. Only
-        after ``patience_seconds`` without a sandbox anybody is asked."""
+        """``fetch`` is that of ``cluster.claims``; ``forget`` unprepares, and returns why it could not. The
+        API server is asked only after ``patience_seconds`` without a sandbox."""
         self._driver_name = driver_name
         self._fetch = fetch
         self._forget = forget

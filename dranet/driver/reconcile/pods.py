@@ -126,7 +126,7 @@ class ActionLog:
 
     def keep_only(self, claim_uids: set[str]) -> None:
         """The others are not prepared any more."""
-        self._failures = {uid: said for uid, said in self._failures.items() if uid in claim_uids}
+        self._failures = {uid: text for uid, text in self._failures.items() if uid in claim_uids}
 
     def _report(self, kind: str, word: str, about: str, text: str) -> None:
         if self._on_action is not None:

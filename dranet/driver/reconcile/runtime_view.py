@@ -1,7 +1,7 @@
-"""The pod sandboxes that the container runtime has, as far as it has told.
+"""The pod sandboxes that the container runtime has reported.
 
-At Synchronize it tells of all; later of those that start or stop. After a restart of the runtime the end of
-older ones is not told (containerd), so who reads this asks the kernel whether their namespaces live.
+At Synchronize it reports all; later those that start or stop. After a restart of the runtime the end of
+older ones is not reported (containerd), so a reader asks the kernel whether their namespaces live.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
 
 def lives(pod: PodSandbox) -> bool:
     """Whether the sandbox has a network namespace of its own that is there, or has a process on the host's
-    network. Of others a process says nothing: some runtimes (CRI-O) run sandboxes without any. Where nobody
-    can look nothing is attached; whoever gives back looks himself."""
+    network. For others a process means nothing: some runtimes (CRI-O) run sandboxes without any. Where the
+    look fails nothing is attached; a restore looks by itself."""
     if pod.is_on_host_network:
         return pod.running
     try:
@@ -81,12 +81,12 @@ class RuntimeView:
                 self._pods.pop(sandbox_id, None)
 
     def lose(self) -> None:
-        """The runtime is away; when it is back it says everything again."""
+        """The runtime is away; when it is back it reports everything again."""
         with self._lock:
             self._pods = None
 
     def read(self) -> tuple[PodSandbox, ...] | None:
-        """Every sandbox that has not stopped, in the order in which they came; ``None``: nobody knows."""
+        """Every sandbox that has not stopped, in the order in which they came; ``None``: not known."""
         with self._lock:
             return None if self._pods is None else tuple(self._pods.values())
 

@@ -43,9 +43,9 @@ class PodContext(Struct, frozen=True):
     """What is known of the pod and its node."""
 
     records: Sequence[PreparedClaim]
-    """Of all claims of the pod."""
+    """Those of all claims of the pod."""
     gpus: Sequence[Device]
-    """Of the pod, by PCI address."""
+    """The pod's GPUs, by PCI address."""
     facts: NodeFacts
     gids: GidTables
     """Empty if they are not asked for."""

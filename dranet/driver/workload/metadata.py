@@ -54,7 +54,7 @@ from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
 
 _MOST_BYTES = 8 << 20
-"""Of one file; each device takes a few kilobytes."""
+"""Limit of one file; each device takes a few kilobytes."""
 
 
 class MetadataFiles:
@@ -281,7 +281,7 @@ class DeviceMetadata:
                 self._announcer.metadata_failed(record, error)
         return is_news
 
-    # --- what a file says ---------------------------------------------------------------------------------
+    # --- content of a file --------------------------------------------------------------------------------
 
     def _write(self, record: PreparedClaim, wanted: RequestMetadata) -> bool:
         return self._files.write(record.claim.uid, wanted.request, self._document(record, wanted))
