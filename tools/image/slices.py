@@ -38,7 +38,7 @@ SLICES = (
     _library(
         "libc6",
         *("ld-linux*.so.*", "libc.so.6", "libm.so.6"),
-        *("libdl.so.2", "libpthread.so.0", "librt.so.1"),
+        *("libpthread.so.0", "librt.so.1"),
         why="the loader and the C library",
     ),
     Slice("libc6", ("usr/lib/ld-linux-*", "usr/lib64"), "the name of the loader that programs ask for"),

@@ -156,7 +156,7 @@ def test_a_readiness_probe_by_a_command_works_as_nobody_in_particular() -> None:
     file = WORK_DIR / "ready"
     done = run(["/usr/bin/dranet", "ready", str(file)], user=NOBODY)
     assert done.returncode == 1
-    assert "is not there" in done.stderr
+    assert "does not exist" in done.stderr
     file.touch()
     assert run(["/usr/bin/dranet", "ready", str(file)], user=NOBODY).returncode == 0
 
