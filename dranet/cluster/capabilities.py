@@ -154,8 +154,8 @@ async def _ask(
     except ClusterError as error:
         if error.reason is not Reason.API_INVALID and error.status != FORBIDDEN:
             raise
-        # 422 is a verdict on the slice; another 4xx may be one on dry runs as such, of a webhook that knows
-        # none, or on this one alone, of a policy. Without any right to create slices a write says so.
+        # 422 refuses the slice; another 4xx may refuse dry runs as such (a webhook without support) or this
+        # one alone (a policy). Without any right to create slices a write reports so.
         return dict.fromkeys(features, Support.REFUSED if error.status == UNPROCESSABLE else Support.UNKNOWN)
     kept = find_features(read_page(check_stored(answer, "the dry run of a slice")))
     return {feature: Support.KEPT if feature in kept else Support.DROPPED for feature in features}
@@ -205,7 +205,7 @@ class CapabilityFollower:
         self._wanted.set()
 
     def note_lost(self, features: Collection[Feature], support: Support) -> None:
-        """A real write showed what becomes of these fields. Where a dry run had said otherwise there are
+        """A real write showed what becomes of these fields. Where a dry run had another result there are
         several servers that differ, as while they are upgraded, so it is asked again later."""
         self._answer = (self._answer or ApiCapabilities()).but(support, features)
         self._contradicted = True

@@ -1,7 +1,7 @@
 """Our device statuses as entries of ``ResourceClaim.status.devices``, within the API's limits (pure).
 
-Status is for people and controllers to read and never worth losing whole: what is too long is cut, and
-says so where there is room. Limits: ``resource.k8s.io/v1`` AllocatedDeviceStatus and ``metav1.Condition``.
+Status is for people and controllers to read and never worth losing whole: what is too long is cut, and marked
+as cut where there is room. Limits: ``resource.k8s.io/v1`` AllocatedDeviceStatus and ``metav1.Condition``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ESCAPED = "<>&"
 def build_entries(
     statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject], now: datetime
 ) -> list[JsonObject]:
-    """One entry for each status. A condition keeps its ``lastTransitionTime`` from ``existing`` as long
-    as its status does not change.
+    """One entry for each status. A condition keeps its ``lastTransitionTime`` from ``existing`` while
+    its status does not change.
 
     Raises:
         ValueError: more than eight conditions: a fault of the caller.
@@ -47,7 +47,7 @@ def build_entries(
 
 
 def same_entries(entries: Sequence[JsonObject], existing: Sequence[JsonObject]) -> bool:
-    """Whether ``existing`` says the same of the pools concerned, no more and no less."""
+    """Whether ``existing`` has exactly these entries for the pools concerned."""
     wanted = {key_of(entry): entry for entry in entries}
     pools = {key[:2] for key in wanted}
     found = {key_of(entry): entry for entry in existing if key_of(entry)[:2] in pools}

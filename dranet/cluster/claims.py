@@ -48,8 +48,8 @@ Complete = Callable[[Claim, Sequence[DeviceStatus], Sequence[JsonObject]], Seque
 """Adds to statuses what is known only when they are written; the last are the entries of all drivers now."""
 
 OnWritten = Callable[[Claim, Sequence[JsonObject], Sequence[JsonObject]], None]
-"""Hears what the claim says: the entries of all drivers before a write, and ours as written. Also where they
-were the same, so that there was nothing to write."""
+"""Called with the claim's status: the entries of all drivers before a write, and ours as written. Also where
+they were the same, so that there was nothing to write."""
 
 
 def _utc_now() -> datetime:
@@ -312,7 +312,7 @@ def _parse_annotations(metadata: JsonObject) -> dict[str, str]:
 
 
 def _parse_node_name(selector: JsonObject) -> str:
-    """Of the one form that the scheduler gives to an allocation of node-local devices; empty for others."""
+    """Read the one form that the scheduler gives to an allocation of node-local devices; empty for others."""
     terms = get_items(selector, "nodeSelectorTerms")
     if len(terms) != 1 or get_items(terms[0], "matchExpressions"):
         return ""

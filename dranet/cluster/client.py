@@ -1,7 +1,7 @@
 """A small JSON client of the Kubernetes API: what a node driver needs, on asyncio streams.
 
 Objects are raw JSON, so that fields newer than this driver survive a read-modify-write. Every failure
-of a request is a :class:`ClusterError` whose ``reason`` and ``retryable`` tell what to do. Why this is
+of a request is a :class:`ClusterError` whose ``reason`` and ``retryable`` decide what to do. Why this is
 our own code: ``docs/decisions/004-api-client.md``.
 """
 
@@ -52,11 +52,11 @@ _TRANSPORT_ERRORS = (OSError, EOFError, ProtocolError)
 _THROTTLED = {429, 503}
 _random = random.SystemRandom()
 _MAX_TRIES = 5
-"""Of one call to a server that asks for patience."""
+"""Tries of one call to a server that asks for patience."""
 
 
 class ApiObserver(Protocol):
-    """Who counts requests (``telemetry.peers.ApiMetrics``)."""
+    """Counts requests (``telemetry.peers.ApiMetrics``)."""
 
     def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """A try has ended, with the head of an answer; ``code`` 0: without one."""
@@ -215,8 +215,8 @@ class ApiClient:
         """DELETE one object, only if it still is the given one (else API_CONFLICT)."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if given := {key: value for key, value in preconditions.items() if value is not None}:
-            options["preconditions"] = given
+        if wanted := {key: value for key, value in preconditions.items() if value is not None}:
+            options["preconditions"] = wanted
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         if propagation_policy is not None:
@@ -262,7 +262,7 @@ class ApiClient:
             "labelSelector": label_selector,
         }
         request = Request("GET", path, without_empty(query), watch=True)
-        answer = await self._open_in_time(request)
+        answer = await self._open_with_deadline(request)
         try:
             async with contextlib.aclosing(_iter_lines(answer, silence_seconds)) as lines:
                 async for line in lines:
@@ -282,7 +282,7 @@ class ApiClient:
         except _TRANSPORT_ERRORS as error:
             raise failure_from_exception(request.name, self.url, error) from error
 
-    async def _open_in_time(self, request: Request) -> _Answer:
+    async def _open_with_deadline(self, request: Request) -> _Answer:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._open(request)

@@ -42,7 +42,7 @@ class ProgramCall(Struct, frozen=True):
     entry: _Entry
     cluster: _Entry
     folder: Path
-    """Of the kubeconfig: a command with a slash in it is relative to it."""
+    """The folder of the kubeconfig: a command with a slash in it is relative to it."""
     server: str
     tls: Tls
     where: str
@@ -50,7 +50,7 @@ class ProgramCall(Struct, frozen=True):
 
 
 def run_credential_program(call: ProgramCall) -> Credentials:
-    """Run it and read its answer. It may talk to the user, and take as long as the user does.
+    """Run it and read its answer. It may talk to the user, and take the time that the user takes.
 
     Raises:
         SettingsError: the entry is incomplete, the program is not there or fails, or what it writes is no
@@ -75,7 +75,7 @@ def _read_version(call: ProgramCall) -> str:
     if version not in _VERSIONS:
         raise SettingsError(
             f"{call.where}: exec has apiVersion {version!r}",
-            hint=f"it must be {' or '.join(_VERSIONS)}: have your cloud's tool write the kubeconfig anew",
+            hint=f"it must be {' or '.join(_VERSIONS)}: have your cloud's tool write the kubeconfig again",
         )
     return version
 
@@ -166,12 +166,12 @@ def _run(
         cause = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(
             f"{call.where}: its credential program {arguments[0]} cannot be run: {cause}",
-            hint=hint or "install it, or log in anew with your cloud's tool; kubectl needs it, too",
+            hint=hint or "install it, or log in again with your cloud's tool; kubectl also needs it",
         ) from error
     if done.returncode:
         raise SettingsError(
             f"{call.where}: its credential program {arguments[0]} ended with exit code {done.returncode}",
-            hint="what it said stands above; log in anew with your cloud's tool and see that kubectl works",
+            hint="its output is above; log in again with your cloud's tool and see that kubectl works",
         )
     return done.stdout
 

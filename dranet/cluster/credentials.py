@@ -34,7 +34,7 @@ class TokenSource(Protocol):
 
 
 class FixedToken(Struct, frozen=True):
-    """A token written into a kubeconfig; empty where a certificate says who we are."""
+    """A token written into a kubeconfig; empty where a certificate identifies us."""
 
     token: str = ""
 
@@ -107,7 +107,7 @@ def file_signature(path: Path) -> tuple[int, ...]:
 
 
 class Pem(Struct, frozen=True):
-    """A certificate or key: in a file, or as PEM text from a kubeconfig. Neither is none."""
+    """A certificate or key: in a file, or as PEM text from a kubeconfig; absent without both."""
 
     path: Path | None = None
     text: str = ""

@@ -32,7 +32,7 @@ MAX_SERIES = 512
 
 BURST = 25
 REFILL = timedelta(minutes=5)
-"""Of the bucket of each object; what client-go's spam filter allows."""
+"""Refill time of each object's bucket; what client-go's spam filter allows."""
 
 _MAX_NOTE_BYTES = 1024
 _MAX_REASON_CHARACTERS = 128
@@ -80,7 +80,7 @@ class EventNote(Struct, frozen=True):
     """When; ``None`` is when it is written."""
     last: datetime | None = None
     identity: str = ""
-    """What makes it one object together with ``first``, whatever the note says: for an Event that may have
+    """What makes it one object together with ``first``, with any note: for an Event that may have
     been written before, by a process that has ended. Empty: the note."""
 
 
@@ -178,7 +178,7 @@ class EventRecorder:
     def _build_event(self, key: _SeriesKey, event: EventNote) -> JsonObject:
         _, event_type, reason, note = key
         regarding, now = event.regarding, self._now()
-        # Named by what it is about, when and what it says, so that a second try makes no second object.
+        # Named by its subject, time and text, so that a second try makes no second object.
         when = int((event.first or now).timestamp() * 1_000_000)
         stem = regarding.name[:_MAX_NAME_CHARACTERS].rstrip("-.")
         sense = (*key[:3], event.identity) if event.identity else key

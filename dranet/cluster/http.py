@@ -56,7 +56,7 @@ class ResponseHead(Struct, frozen=True):
 
     @property
     def bodiless(self) -> bool:
-        """No body whatever the headers say (RFC 9112 section 6.3)."""
+        """No body, with any headers (RFC 9112 section 6.3)."""
         return self.status < 200 or self.status in (204, 304)
 
     @property
@@ -178,7 +178,7 @@ async def _iter_chunked(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         async for piece in _iter_exactly(reader, size):
             yield piece
         if await reader.readexactly(2) != b"\r\n":
-            raise ProtocolError("HTTP chunk does not end where it says")
+            raise ProtocolError("HTTP chunk does not end at its announced size")
     await _skip_trailers(reader)
 
 

@@ -1,7 +1,7 @@
 """Read the part of a kubeconfig file that can be honoured, and refuse the rest by name.
 
 Format: ``client-go`` ``tools/clientcmd/api/v1``. Running a credential program (``exec``) is not the work of
-a node daemon, which refuses it with the mend; a person's command says how such a program is run.
+a node daemon, which refuses it with a hint; a person's command decides how such a program is run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REFUSED_USER_KEYS = {
     "as": "it impersonates another user",
 }
 _NAMES_SHOWN = 10
-_MEND = (
+_REMEDY = (
     "give that user a token, tokenFile or client certificate, for example a service account's: "
     "kubectl create token"
 )
@@ -87,14 +87,14 @@ class _Reader:
 
     @property
     def has_program(self) -> bool:
-        """A token that stands in the file comes first, as in client-go."""
+        """A token in the file comes first, as in client-go."""
         return bool(self._user.get("exec")) and not (self._user.get("token") or self._user.get("tokenFile"))
 
     def ask_program(self, access: ClusterAccess, run_program: RunProgram | None) -> ClusterAccess:
         if run_program is None:
             raise SettingsError(
                 f"{self._in_user}: exec is not supported by a node daemon, it runs a credential program",
-                hint=_MEND,
+                hint=_REMEDY,
             )
         from dranet.cluster.credential_program import ProgramCall
 
@@ -111,7 +111,7 @@ class _Reader:
     def _refuse_unsupported(self) -> None:
         for key, why in _REFUSED_USER_KEYS.items():
             if self._user.get(key):
-                raise SettingsError(f"{self._in_user}: {key} is not supported, {why}", hint=_MEND)
+                raise SettingsError(f"{self._in_user}: {key} is not supported, {why}", hint=_REMEDY)
         if self._cluster.get("proxy-url"):
             raise SettingsError(f"{self._in_cluster}: proxy-url is not supported")
 

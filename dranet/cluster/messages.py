@@ -260,7 +260,7 @@ def check_stored(found: JsonObject, request: str) -> JsonObject:
     """``found``, if it is an object that a server has stored: a proxy may answer with any other.
 
     Raises:
-        ProtocolError: it is none; ``request`` names what was asked for.
+        ProtocolError: it is not an object; ``request`` names what was asked for.
     """
     if not has_identity(found):
         raise ProtocolError(f"the answer to {request} is no API object: {str(found)[:80]}", retryable=True)

@@ -118,7 +118,7 @@ class NodeDevice(Struct, frozen=True):
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Of the device, and of that which it is a part of (MIG)."""
+        """UUIDs of the device, and of the device that it is a part of (MIG)."""
         return tuple(value for name, value in self.attributes.items() if _local(name) in _UUID_NAMES)
 
 
@@ -137,12 +137,12 @@ class NodeDevices:
         self._devices: Mapping[Key, NodeDevice] = {}
         """Replaced as a whole."""
         self._left_out = False
-        """Some slice was, since all were told last."""
+        """Some slice was, since the last complete list."""
         self._reported_full = False
         self.drivers: frozenset[str] = frozenset()
-        """Who has slices here, be they empty; replaced as a whole."""
+        """The drivers with slices here, also empty ones; replaced as a whole."""
         self.is_complete = True
-        """Everything that was told is remembered."""
+        """Everything that was listed is remembered."""
         self.is_known = False
         """The API server has listed all slices once."""
         self.listeners: list[Callable[[], None]] = []
@@ -263,9 +263,9 @@ def _read_slice(item: JsonObject, own_driver: str) -> _Slice | None:
 def _read_devices(devices: object, driver: str, pool: str) -> Iterator[NodeDevice]:
     for device in devices[:MAX_DEVICES_IN_SLICE] if isinstance(devices, list) else ():
         if isinstance(device, dict) and _is_text(device.get("name")):
-            told = device.get("attributes")
-            attributes = dict(_read_places(told, driver))
-            is_kin = isinstance(told, dict) and any(str(name).startswith(_OUR_DOMAIN) for name in told)
+            published = device.get("attributes")
+            attributes = dict(_read_places(published, driver))
+            is_kin = isinstance(published, dict) and any(str(n).startswith(_OUR_DOMAIN) for n in published)
             yield NodeDevice(driver, pool, device["name"], _find_address(attributes), attributes, is_kin)
 
 

@@ -106,7 +106,7 @@ def resource_claim_template(namespace: str, name: str) -> str:
 
 def name_collection(path: str) -> tuple[str, bool]:
     """What a path leads to: the plural, with its subresource (``resourceclaims/status``), and whether that is
-    a whole collection. Empty for a path that is none of the API's objects."""
+    a whole collection. Empty for a path that does not belong to the API's objects."""
     _, _, rest = path.partition("/v1/")
     parts = rest.split("/") if rest else []
     if len(parts) > 2 and parts[0] == "namespaces":

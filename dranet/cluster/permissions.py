@@ -2,7 +2,7 @@
 
 ``deploy/rbac.yaml``, the page for operators and the rules that the testbed's API server enforces all come
 from here (``make docs``). A test fails when the code calls something that is not in the table, and when
-something in the table is called by nobody. Pure."""
+something in the table is never called. Pure."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ PERMISSIONS = (
         "resourceslices",
         ("list", "watch"),
         "see the slices of this node and driver, and what others did to them; on a node with GPUs, those of "
-        "other drivers there: who serves the GPUs, and where they sit",
-        "at the start, and one watch for as long as the driver runs; a second one on a node with GPUs",
+        "other drivers there: which drivers serve the GPUs, and where they sit",
+        "at the start, and one watch while the driver runs; a second one on a node with GPUs",
     ),
     Permission(
         _RESOURCE,
@@ -71,14 +71,14 @@ PERMISSIONS = (
         _RESOURCE,
         "resourceclaims",
         ("get",),
-        "read the claim that the kubelet names: allocation, parameters, who may use it",
+        "read the claim that the kubelet names: allocation, parameters, its consumers",
         "at each Prepare, and before a status is written; the pod's other claims with the pod",
     ),
     Permission(
         _RESOURCE,
         "resourceclaims/status",
         ("patch",),
-        "say in the claim what became of each device",
+        "write into the claim what became of each device",
         "when a device is prepared, attached or released",
     ),
     Permission(
@@ -101,7 +101,7 @@ PERMISSIONS = (
         "",
         "pods",
         ("get",),
-        "find the pod's claims of other drivers, to tell how near its GPUs are (`TopologyAligned`)",
+        "find the pod's claims of other drivers, to see how near its GPUs are (`TopologyAligned`)",
         "once for each pod with a network device, where another DRA driver serves the node's GPUs",
     ),
     Permission(
@@ -115,7 +115,7 @@ PERMISSIONS = (
         "",
         "events",
         ("create", "patch"),
-        "tell people what happened, at the pod or the node that it is about; the same again only counts up",
+        "report what happened, at the pod or the node that it is about; the same again only counts up",
         "when something fails or changes, not in a loop",
     ),
 )
@@ -126,7 +126,7 @@ AUTHENTICATION_PERMISSIONS = (
         "authentication.k8s.io",
         "tokenreviews",
         ("create",),
-        "ask whose a bearer token is that somebody shows at the metrics port",
+        "ask whose bearer token a scraper of the metrics port has",
         "with `metrics_authentication: kubernetes` alone, once a minute for each scraper",
     ),
     Permission(

@@ -40,7 +40,7 @@ from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
 
 _MEMORY_SECONDS = 300.0
-"""How long it is remembered when something was learned; no list takes so long."""
+"""How long it is remembered when something was learned; no list takes that long."""
 
 
 class SliceView:
@@ -124,8 +124,8 @@ class SliceWriter:
         """Write one slice; its body as stored, or nothing for a delete.
 
         Raises:
-            ClusterError: no answer, or a refusal. A slice that is to be deleted and is not there is none.
-            ProtocolError: an answer that is no slice.
+            ClusterError: no answer, or a refusal. A slice that is to be deleted and does not exist is no
+            error. ProtocolError: an answer that is no slice.
         """
         match write:
             case DeleteSlice():

@@ -141,10 +141,10 @@ async def list_and_watch(
     """Yield a :class:`Snapshot`, then each change as a :class:`WatchEvent` (no bookmarks).
 
     A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE), keeps
-    refusing it, or says not one word (it was restored from a backup, and the version is of its future), a new
+    refusing it, or sends nothing (it was restored from a backup, and the version is of its future), a new
     Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once,
-    and tried again with backoff. ``on_cut`` hears of each watch that ended before its time: who answers next
-    may be another server, or another version of it. Leave it through ``contextlib.aclosing``.
+    and tried again with backoff. ``on_cut`` hears of each watch that ended before its time: the next answer
+    may come from another server, or another version of it. Leave it through ``contextlib.aclosing``.
 
     An API server that ends cuts the watches of all nodes at once. So each of them waits up to
     ``spread_seconds``, drawn at random, before ``on_cut`` and before it resumes.
@@ -237,6 +237,6 @@ class _Trouble:
         self._was_gone = False
 
     async def wait(self) -> None:
-        """Wait for the backoff, and at least as long as the server asked for."""
+        """Wait for the backoff, and at least for the time that the server asked for."""
         seconds, self._patience_seconds = self._patience_seconds, 0.0
         await asyncio.sleep(max(seconds, self._backoff.next_seconds()))

@@ -346,7 +346,7 @@ class _Assembly:
             self.settings.registration_socket,
             self._preparer,
             health=self.health,
-            shared_trait=f"the state folder {self.settings.state_dir}" if self.settings.pod_uid else None,
+            shared_identity=f"the state folder {self.settings.state_dir}" if self.settings.pod_uid else None,
             on_registration=self._note_registration,
         )
 

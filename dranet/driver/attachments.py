@@ -521,7 +521,7 @@ class Attachments:
                 reason=Reason.DETACH_FAILED,
             )
         reached(Failpoint.RELEASE_DEVICES_HOME)
-        self._metrics.given_back(time.perf_counter() - start)
+        self._metrics.restored(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     def _check_returned(

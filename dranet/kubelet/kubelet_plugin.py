@@ -143,18 +143,18 @@ class KubeletPlugin:
         *,
         health: HealthSource | None = None,
         on_registration: StatusCallback | None = None,
-        shared_trait: str | None = None,
+        shared_identity: str | None = None,
     ) -> None:
-        """``shared_trait``: other instances of the driver may be on the node, with sockets of their own and
-        this trait, see :class:`OwnerLock`; ``None``: no other may be there."""
+        """``shared_identity``: other instances of the driver may be on the node, with sockets of their own
+        and this identity, see :class:`OwnerLock`; ``None``: no other may be there."""
         self._observer = KubeletObserver()
         self._serving_since = time.monotonic()
         self._plugin_dir = dra_socket.parent
         self._paths = (dra_socket, registration_socket)
         self._lock = OwnerLock(
             self._plugin_dir / f"{driver_name}.lock",
-            shared=shared_trait is not None,
-            trait=shared_trait or "",
+            shared=shared_identity is not None,
+            identity=shared_identity or "",
         )
         self._health = HealthService(health, observer=self._observer) if health is not None else None
         self._dra = DraPluginServer(dra_socket, handler, self._health, observer=self._observer)
@@ -247,7 +247,7 @@ class KubeletPlugin:
         report = f"the kubelet has not registered the driver for {waited:.0f} s"
         if capabilities.asked_at is None:
             return f"{report} and never asked: does it watch {self._paths[1].parent}?"
-        return f"{report}, though it asked who we are: its log says why"
+        return f"{report}, though it asked for our name: its log has the reason"
 
     async def deregister(self) -> None:
         """Leave the registry: the kubelet's next calls go to another instance. Those that come are served."""

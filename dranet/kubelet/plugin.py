@@ -49,7 +49,8 @@ class ClaimLocks:
 UID_MAX_CHARACTERS = 128
 """An API server's UIDs have 36. With what is put around it a file name of 255 bytes still holds it."""
 NAME_MAX_CHARACTERS = 253
-"""Of an object and of a namespace (``k8s.io/apimachinery/pkg/util/validation``: DNS subdomain)."""
+"""Limit of an object's name and of a namespace (``k8s.io/apimachinery/pkg/util/validation``: DNS
+subdomain)."""
 
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -95,7 +96,7 @@ ANSWER_SECONDS = 30.0
 """We answer before that, also for a claim whose work is not done: a named reason is better than a timeout."""
 
 READ_SECONDS = 0.1
-"""For a caller to read an answer that was sent; gRPC does not tell when it has. One that takes longer may
+"""For a caller to read an answer that was sent; gRPC does not report when it has. One that takes longer may
 lose it, and asks again."""
 CANCEL_SECONDS = 2.0
 """For what undoes itself when it is cancelled; no caller waits for it any longer."""
@@ -212,8 +213,9 @@ class DraPluginServer:
         self._refusal = reason
 
     async def drain(self, timeout_seconds: float) -> bool:
-        """Wait until no call is in flight, and callers had time to read our answers: whoever is told that we
-        leave hangs up, and loses what it has not read. False if ``timeout_seconds`` were not enough."""
+        """Wait until no call is in flight, and callers had time to read our answers: a caller that learns
+        that we leave hangs up, and loses what it has not read. False if ``timeout_seconds`` were not
+        enough."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while waits_for := {*self._in_flight, *self._unanswered}:
@@ -325,7 +327,7 @@ class DraPluginServer:
             """gRPC has sent it, or has lost its caller."""
             loop.call_later(READ_SECONDS, self._forget_answer, answered)
 
-        context.add_done_callback(cast("Any", note))  # which it calls by position, whatever its stubs say
+        context.add_done_callback(cast("Any", note))  # which it calls by position, against its stubs
 
     def _forget_answer(self, answered: asyncio.Future[None]) -> None:
         self._unanswered.discard(answered)

@@ -2,7 +2,7 @@
 
 The one place where a device plugin's allocation can be read. Asked where a container does not show clearly
 which GPUs are its own; a kubelet without the socket, or one that does not answer in time, is an error that
-says so.
+names the cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
 """The answer to List contains every pod of the node."""
 MAX_DEVICES = 1024
-"""Of one pod, of each kind."""
+"""Limit for one pod and each kind."""
 
 _Answer = TypeVar("_Answer", pb.GetPodResourcesResponse, pb.ListPodResourcesResponse)
 

@@ -27,8 +27,8 @@ MAX_CALLS = 1024
 MAX_REQUEST_BYTES = 4 << 20
 """gRPC's own default, which the kubelet also has. A claim takes about 100 bytes."""
 HANDSHAKE_SECONDS = 10
-"""For the first words of a connection; gRPC would wait for two minutes. Who has shaken hands may be silent
-for ever: the kubelet is, and takes the end of its connection for our end."""
+"""For the first words of a connection; gRPC would wait for two minutes. A client that has shaken hands may be
+silent without end: the kubelet is, and takes the end of its connection for our end."""
 
 _OPTIONS = (
     ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
@@ -183,7 +183,7 @@ def _new_server(handlers: Sequence[grpc.GenericRpcHandler]) -> grpc.aio.Server:
     # gRPC's own fork handlers only write a warning at each fork while a server runs. Read by its core
     # when the first server of the process is made.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    logging.getLogger(_GRPC_LOGGER).addFilter(_log_unsent)  # once, however often it is said
+    logging.getLogger(_GRPC_LOGGER).addFilter(_log_unsent)  # once, however often this runs
     return grpc.aio.server(handlers=handlers, options=_OPTIONS)
 
 

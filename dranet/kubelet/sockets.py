@@ -1,7 +1,7 @@
-"""The files of UNIX sockets: path limits, who may use a folder, and no file of another program removed.
+"""The files of UNIX sockets: path limits, the owner of a folder, and no file of another program removed.
 
 A gRPC server that binds over a live socket unlinks it without an error, and at its end unlinks whatever
-lies at the path by then, perhaps its successor's. Three rules keep both from happening here: instances that
+is at the path by then, perhaps its successor's. Three rules prevent both here: instances that
 overlap have names of their own (``dranet.socket_names``), every process holds a lock for its whole life, and
 gRPC never learns the public path (see :class:`PublishedSocket`).
 """
@@ -54,22 +54,22 @@ def check_socket_path(path: Path) -> None:
 
 
 class OwnerLock:
-    """Who may be the driver of a folder: one that is alone, or several that know of each other.
+    """Decides which process is the driver of a folder: one alone, or several that know of each other.
 
     Held for the life of the process, and dropped by the kernel however that ends. ``shared`` instances have
     sockets of their own and share all else; one that is not shared keeps every other away. Where they have a
-    ``trait``, such as "the name dra.net", one with another is kept away as well: they are no instances of one
-    driver, and would neither know of each other's claims nor hand anything over.
+    ``identity``, such as "the name dra.net", one with another is kept away as well: they are no instances of
+    one driver, and would neither know of each other's claims nor hand anything over.
     """
 
-    def __init__(self, path: Path, *, shared: bool = False, trait: str = "") -> None:
+    def __init__(self, path: Path, *, shared: bool = False, identity: str = "") -> None:
         self.path = path
         self._shared = shared
-        self._trait = trait
+        self._identity = identity
         self._lock = FileLock(path)
 
     def acquire(self) -> None:
-        """Take the lock; who is alone writes its process id into it. Repeatable.
+        """Take the lock; an instance that is alone writes its process id into it. Repeatable.
 
         Raises:
             SettingsError: another process keeps us away, or the file cannot be opened.
@@ -78,27 +78,28 @@ class OwnerLock:
             return
         try:
             taken = self._share() if self._shared else self._lock.try_acquire()
-            theirs = files.read_file(self.path, _TRAIT_BYTES).decode(errors="replace") if taken else ""
+            theirs = files.read_file(self.path, _IDENTITY_BYTES).decode(errors="replace") if taken else ""
         except (StoreError, OSError) as error:
             raise SettingsError(f"cannot use lock file {self.path}: {error}") from error
         if not taken:
             raise self._refusal()
-        if self._shared and self._trait and theirs not in ("", self._trait):
+        if self._shared and self._identity and theirs not in ("", self._identity):
             self._lock.close()
             raise SettingsError(
-                f"a driver with {theirs} holds {self.path}, and this one has {self._trait}", hint=_NOT_ALIKE
+                f"a driver with {theirs} holds {self.path}, and this one has {self._identity}",
+                hint=_NOT_ALIKE,
             )
 
     def _share(self) -> bool:
-        """Whoever finds nobody here says what those that come later must have, too. The others wait for the
-        moment that this takes; a disk that refuses costs them the look, no more."""
+        """The first instance writes what later ones must also have. The others wait for the moment that this
+        takes; a disk that refuses costs them only the look."""
         with contextlib.closing(FileLock(self.path)) as alone:
             if alone.try_acquire():
                 try:
                     os.truncate(self.path, 0)  # the earlier holder is gone
-                    self.path.write_text(self._trait)
+                    self.path.write_text(self._identity)
                 except OSError:
-                    self._trait = ""
+                    self._identity = ""
         return self._lock.acquire(time.monotonic() + _SHARE_SECONDS, shared=True)
 
     def _refusal(self) -> SettingsError:
@@ -115,7 +116,7 @@ class OwnerLock:
 
 
 _SHARE_SECONDS = 0.5
-_TRAIT_BYTES = 4096
+_IDENTITY_BYTES = 4096
 _WAIT_FOR_THE_LONE_ONE = (
     "it was started without pod_uid and so is alone on the node: wait until it has ended, and update to this "
     "version without surge"
@@ -125,13 +126,13 @@ _ONE_OR_WITH_UID = (
 )
 _NOT_ALIKE = (
     "two installations: give each a driver_name and a state_dir of its own; one, where this was changed: set "
-    "it back, because the NICs of claims in use are given back by their records alone"
+    "it back, because the NICs of claims in use are restored by their records alone"
 )
 
 
 def remove_dead_socket(path: Path) -> bool:
-    """Remove a socket without a listener; return whether it did. For who knows that its owner is gone: in the
-    moment between bind and listen a live one refuses, too."""
+    """Remove a socket without a listener; return whether it did. For a caller that knows that its owner is
+    gone: in the moment between bind and listen a live one also refuses."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return False
@@ -240,13 +241,13 @@ FALLBACK_SECONDS = 30.0
 """inotify does not see a folder whose *parent* is renamed; look again this often all the same."""
 
 POLL_SECONDS = 2.0
-"""Pace where the user's inotify instances are used up (``fs.inotify.max_user_instances``)."""
+"""Polling interval where the user's inotify instances are used up (``fs.inotify.max_user_instances``)."""
 
 
 class FolderWatch:
     """Wakes its one waiter when the folder's list of names changes, or the folder itself goes away.
 
-    The kernel's events are only a hint to look again: what changed is not told. Use as a context manager
+    The kernel's events are only a hint to look again: what changed is not in them. Use as a context manager
     in a running event loop; where the folder does not exist, or inotify is refused, it falls back to time.
     """
 

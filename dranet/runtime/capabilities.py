@@ -27,6 +27,6 @@ class RuntimeCapabilities(Struct, frozen=True):
     """``None`` until it has reported a pod."""
     shows_our_mounts: bool = False
     """A container has come with a mount of one of our CDI devices: it reads our CDI specs, and plugins see
-    what they add. False may only mean that there was none yet."""
+    what they add. False may only mean that no such container came yet."""
     nri_version: str = ""
     """Empty where it is not sent (before NRI 0.12)."""

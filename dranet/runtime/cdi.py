@@ -146,7 +146,7 @@ class CdiSpecs:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be part of a device's name; such a one is safe as part of a path, too."""
+    """Whether a text can be part of a device's name; such a one is also safe as part of a path."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -117,7 +117,7 @@ class NriPlugin:
 
     @property
     def fault(self) -> str:
-        """Empty, or that the thread is gone though nobody stopped it: only a new process will ever answer the
+        """Empty, or that the thread ended without a stop: only a new process will ever answer the
         runtime."""
         was_started = self._thread.ident is not None
         if was_started and not self._thread.is_alive() and not self._stopping.is_set():
@@ -131,7 +131,7 @@ class NriPlugin:
 
     @property
     def capabilities(self) -> RuntimeCapabilities:
-        """What the runtime has shown on this connection or, while there is none, on the last one."""
+        """What the runtime has shown on this connection or, without one, on the last one."""
         session = self._session
         return session.capabilities if session is not None and session.introduced else self._last_capabilities
 
@@ -191,17 +191,17 @@ class NriPlugin:
             if self._stopping.is_set() or self._wait(self._stopping, next(delays)):
                 return
 
-    def _serve_one_connection(self) -> _Ending:
+    def _serve_one_connection(self) -> _Closed:
         try:
             mux = self._connect()
         except ConnectionLost as error:
-            return _Ending(str(error))
+            return _Closed(str(error))
         try:
             session = PluginSession(mux, self._hooks, self._observe, self._note_ready, self._is_our_mount)
             self._session = session
             reason = self._serve(session)
             self._last_capabilities = self.capabilities
-            return _Ending(reason, introduced=session.introduced, was_ready=self.is_ready)
+            return _Closed(reason, introduced=session.introduced, was_ready=self.is_ready)
         finally:
             if self._ready.is_set():
                 self._away_since = time.monotonic()
@@ -258,8 +258,8 @@ class NriPlugin:
             self._mux = None
         mux.close()
 
-    def _note(self, ending: _Ending) -> None:
-        """Tell the hooks of a lost runtime. One that was never there is logged, each reason once and not
+    def _note(self, ending: _Closed) -> None:
+        """Notify the hooks of a lost runtime. One that was never there is logged, each reason once and not
         every five seconds."""
         previous, self._last_failure = self._last_failure, ending.reason
         if self._stopping.is_set():
@@ -276,7 +276,7 @@ class NriPlugin:
             log.exception("bug in the disconnected hook")
 
 
-class _Ending(NamedTuple):
+class _Closed(NamedTuple):
     """How a connection, or an attempt at one, ended."""
 
     reason: str
@@ -297,6 +297,6 @@ def backoff_delays() -> Iterator[float]:
 
 
 def _is_of_others(source: str) -> bool:
-    """Nobody knows ours."""
+    """Default: no mount is ours."""
     del source
     return False

@@ -85,7 +85,7 @@ def parse_container(message: nri_pb2.Container) -> Container:
 
 
 def parse_listed_container(message: nri_pb2.Container, is_our_mount: Callable[[str], bool]) -> Container:
-    """One of all containers of the node, with no more of it than tells whose devices it has, and which GPUs.
+    """One of all containers of the node, with only what shows whose devices it has, and which GPUs.
 
     Raises:
         ProtocolError: it has no id.
@@ -222,7 +222,7 @@ class RuntimeHooks(Protocol):
 
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
         """Every pod that exists, stopped ones included (``pid`` 0), and the containers that are created or
-        running. Of these only names, state and the mounts of our CDI devices are told: a node may have tens
+        running. These have only names, state and the mounts of our CDI devices: a node may have tens
         of thousands of others. Must be quick: defer the work."""
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool: ...
@@ -234,8 +234,8 @@ class RuntimeHooks(Protocol):
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment: ...
 
     def start_container(self, pod: PodSandbox, container: Container) -> bool:
-        """The container is made, its mounts included, and its process is about to run. Of it only the name
-        and the id are told."""
+        """The container is made, its mounts included, and its process is about to run. It has only the name
+        and the id."""
 
 
 class Observer(Protocol):
@@ -259,7 +259,7 @@ _POD_EVENTS: Mapping[int, str] = {
 }
 """Events that come as ``StateChange``, or (NRI 0.12 and later) as an RPC of this name."""
 _START_CONTAINER = "StartContainer"
-"""One more of these; it tells of a container, too."""
+"""Another of these; it is also about a container."""
 
 SUBSCRIPTION = sum(
     1 << (event - 1) for event in (*_POD_EVENTS, nri_pb2.CREATE_CONTAINER, nri_pb2.START_CONTAINER)
@@ -305,7 +305,7 @@ class PluginSession:
         self._connection = TtrpcConnection(
             mux, serve_stream=PLUGIN_STREAM, call_stream=RUNTIME_STREAM, handle=self._handle
         )
-        self._parts = _Parts(is_our_mount)
+        self._parts = _PartialSynchronize(is_our_mount)
         self._synchronized = False
         self.introduced = False
         """``connected`` has been called."""
@@ -362,7 +362,7 @@ class PluginSession:
         raise TtrpcError(Code.UNIMPLEMENTED, f"no method {method}")
 
     def _check_introduced(self, method: str) -> None:
-        """The hooks are told who calls before they are called."""
+        """The hooks know the runtime before they are called."""
         if not self.introduced and method != "Configure":
             raise TtrpcError(Code.FAILED_PRECONDITION, f"{method} came before Configure")
 
@@ -380,7 +380,8 @@ class PluginSession:
         return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)
 
     def _synchronize(self, payload: bytes) -> Message:
-        parts, self._parts = self._parts, _Parts(self._is_our_mount)  # a failed one leaves nothing behind
+        # a failed one leaves nothing behind
+        parts, self._parts = self._parts, _PartialSynchronize(self._is_our_mount)
         request = nri_pb2.SynchronizeRequest.FromString(payload)
         parts.add(request, len(payload))
         if request.more:
@@ -396,7 +397,7 @@ class PluginSession:
         self._note_event_form(EventForm.STATE_CHANGE)
         request = nri_pb2.StateChangeEvent.FromString(payload)
         method = _POD_EVENTS.get(request.event)
-        if method is not None:  # an event that we did not subscribe to is none of our business
+        if method is not None:  # an event that we did not subscribe to is ignored
             self._run_pod_hook(method, request.pod)
         elif request.event == nri_pb2.START_CONTAINER:
             self._run_start_hook(request.pod, request.container)
@@ -443,7 +444,7 @@ class PluginSession:
         return _Observation(self._observe, method)
 
 
-class _Parts:
+class _PartialSynchronize:
     """What has come of a Synchronize so far."""
 
     def __init__(self, is_our_mount: IsOurMount) -> None:

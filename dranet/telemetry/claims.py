@@ -124,7 +124,7 @@ class AttachMetrics:
     def rolled_back(self) -> None:
         self.rollbacks.inc()
 
-    def given_back(self, seconds: float) -> None:
+    def restored(self, seconds: float) -> None:
         """The devices of one claim were returned."""
         self.detach_seconds.observe(seconds)
 

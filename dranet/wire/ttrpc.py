@@ -3,8 +3,8 @@
 Each message is ``length, stream id, type, flags`` (10 bytes, big-endian) and a protobuf
 :class:`~dranet.pb.ttrpc_pb2.Request` or :class:`~dranet.pb.ttrpc_pb2.Response`. NRI uses unary calls only.
 
-One :class:`TtrpcConnection` serves on one trunk stream and calls on another, in one thread: whoever
-waits, for the next request or for the answer to a call, reads the trunk and handles whatever comes.
+One :class:`TtrpcConnection` serves on one trunk stream and calls on another, in one thread: the caller
+that waits, for the next request or for the answer to a call, reads the trunk and handles whatever comes.
 So requests are never handled concurrently, and an answer may arrive before or after a request that
 belongs to the same handshake. It knows no NRI: the handler gets service, method and bytes.
 """
@@ -25,7 +25,7 @@ from dranet.pb import ttrpc_pb2
 from dranet.wire.mux import Chunk, ConnectionLost, DeadlineExceeded, Mux
 
 MAX_SEND_BYTES = 4 * 1024 * 1024
-"""A Go receiver discards a longer message, whoever sent it."""
+"""A Go receiver discards a longer message."""
 
 MAX_RECEIVE_BYTES = 64 * 1024 * 1024
 """Runtimes before containerd 1.7.26 send without a limit (6 MB seen), so we take much more than we send."""
@@ -156,7 +156,7 @@ def encode_frame(stream_id: int, kind: FrameType, data: bytes, max_bytes: int = 
 
 
 class PendingCall:
-    """A call on its way; becomes ``done`` while somebody reads the trunk."""
+    """A call on its way; becomes ``done`` while a caller reads the trunk."""
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
@@ -208,7 +208,7 @@ class TtrpcConnection:
     ``handle`` runs inline. What it raises is answered as a status: a :class:`TtrpcError` with its code, any
     other ``DranetError`` as UNKNOWN with its text (as Go peers do), anything else, which is our bug, as
     INTERNAL and with a traceback in the log. The connection lives on in each case. ``max_request_bytes`` is
-    for who plays a peer that sends longer ones.
+    for a stand-in of a peer that sends longer ones.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class Walks:
         metrics.api.answered("get", f"somethings-{number}", 200, 0.01)
 
     def end(self) -> None:
-        self._metrics.attach.given_back(0.02)
+        self._metrics.attach.restored(0.02)
         self._metrics.runtime.observe("StopPodSandbox", "success", 0.02)
 
 

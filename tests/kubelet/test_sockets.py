@@ -217,8 +217,8 @@ def test_who_shares_the_lock_is_not_told_to_be_the_lone_one_before(kubelet_root:
 
 def test_who_shares_the_lock_must_be_like_those_that_have_it(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.net.lock"
-    first, second = (OwnerLock(path, shared=True, trait="the name dra.net") for _ in range(2))
-    stranger = OwnerLock(path, shared=True, trait="the name nic.example.com")
+    first, second = (OwnerLock(path, shared=True, identity="the name dra.net") for _ in range(2))
+    stranger = OwnerLock(path, shared=True, identity="the name nic.example.com")
     first.acquire()
     second.acquire()
     for _ in range(2):  # a refused one leaves no word of its own
@@ -245,14 +245,14 @@ def test_a_disk_that_refuses_keeps_nobody_away(kubelet_root: Path, monkeypatch: 
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "truncate", refuse)
-    owner = OwnerLock(path, shared=True, trait="the name dra.net")
+    owner = OwnerLock(path, shared=True, identity="the name dra.net")
     owner.acquire()
     owner.release()
 
 
 def test_many_that_share_the_lock_can_start_at_once(kubelet_root: Path) -> None:
     path = kubelet_root / "dra.net.lock"
-    owners = [OwnerLock(path, shared=True, trait="the name dra.net") for _ in range(16)]
+    owners = [OwnerLock(path, shared=True, identity="the name dra.net") for _ in range(16)]
     with ThreadPoolExecutor(len(owners)) as pool:
         list(pool.map(OwnerLock.acquire, owners))
     for owner in owners:

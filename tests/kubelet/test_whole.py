@@ -290,7 +290,7 @@ async def test_instances_that_share_have_sockets_of_their_own_and_each_removes_i
     def shared(uid: str) -> KubeletPlugin:
         settings = Settings(kubelet_root=kubelet_root, pod_uid=uid)
         return KubeletPlugin(
-            "dra.net", settings.dra_socket, settings.registration_socket, Handler(), shared_trait=""
+            "dra.net", settings.dra_socket, settings.registration_socket, Handler(), shared_identity=""
         )
 
     old, new = shared("old"), shared("new")

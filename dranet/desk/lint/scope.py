@@ -74,7 +74,7 @@ _NEEDS: Mapping[str, str] = {
     "it is not a virtual function": "vf",
     "the function has no PCIe link of its own": "pcie",
 }
-"""Reason of the catalogue -> the trait of a kind without which it holds."""
+"""Reason of the catalogue -> the property of a kind without which it holds."""
 
 
 @cache

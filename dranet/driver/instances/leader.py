@@ -137,7 +137,7 @@ class Leadership:
         deadline = time.monotonic() + timeout_seconds
         self._leaving = True
         self._instances.announce_leaving()
-        reached(Failpoint.HANDOVER_GOODBYE_SAID)
+        reached(Failpoint.HANDOVER_GOODBYE_SENT)
         if self._state is InstanceState.WAITING:
             self._successor.release()
         staying = self._find_staying()
@@ -186,7 +186,7 @@ class Leadership:
             self._metrics.handovers.labels("given").inc()
             log.info("handed the lead over; answering the kubelet and the runtime until stopped")
             self._enter(InstanceState.RETIRED)
-            reached(Failpoint.HANDOVER_DUTIES_GIVEN)
+            reached(Failpoint.HANDOVER_LEAD_PASSED)
 
     async def _wait_wanted(self) -> None:
         """Wait until a living newcomer asks to lead, or we have stepped aside."""

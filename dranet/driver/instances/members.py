@@ -50,7 +50,7 @@ class Members:
         self._owner = OwnerLock(
             folder.parent / _OWNER,
             shared=bool(pod_uid),
-            trait=f"the name {driver_name}" if driver_name else "",
+            identity=f"the name {driver_name}" if driver_name else "",
         )
 
     def join(self) -> None:

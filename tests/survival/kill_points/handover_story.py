@@ -25,7 +25,7 @@ _OF_THE_NEW = frozenset(
 )
 _AT_THE_END = frozenset(
     {
-        Failpoint.HANDOVER_GOODBYE_SAID,
+        Failpoint.HANDOVER_GOODBYE_SENT,
         Failpoint.HANDOVER_DEREGISTERED,
         Failpoint.HANDOVER_SOCKETS_REMOVED,
         Failpoint.HANDOVER_NAME_REMOVED,
