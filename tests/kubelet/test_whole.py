@@ -356,7 +356,7 @@ async def test_a_kubelet_that_does_not_register_us_for_long_is_complained_of_wit
         registry = registration_socket(kubelet_root).parent
         assert plugin.describe_registration().endswith(f"never asked: does it watch {registry}?")
         await get_info(kubelet_root)
-        assert "though it asked who we are" in plugin.describe_registration()
+        assert "though it asked for our name" in plugin.describe_registration()
         await notify(kubelet_root, registered=False, error="no version in common")
         assert plugin.describe_registration().endswith("refuses to register the driver: no version in common")
         await notify(kubelet_root, registered=True)
