@@ -193,7 +193,7 @@ class TestFailures:
         path.write_text("name: bad\ndescription: d\nhardware: two-nic\nsteps: [{dance: {}}]\n")
         done = run(dranet_command("testbed", "run", str(path)))
         assert done.returncode == 2
-        assert "steps[0].dance: unknown field; known are says, apply, " in done.stderr
+        assert "steps[0].dance: unknown field; known are summary, apply, " in done.stderr
 
     @pytest.mark.parametrize("hardware", ["no-such", "./no-such.yaml"])
     def test_unknown_hardware_is_refused_in_one_line_before_anything_starts(

@@ -11,12 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-_OFFSET_FILE = Path(sys.argv[1])
 _real_time = time.time
 
 
 def _offset() -> float:
-    return float(_OFFSET_FILE.read_text())
+    return float(Path(sys.argv[1]).read_text())
 
 
 def _stepped_time() -> float:
