@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+import sysconfig
 from pathlib import Path
 
 from testbed.containerd.config import Layout
@@ -28,7 +29,7 @@ if os.environ["CNI_COMMAND"] == "ADD":
         time.sleep(0.02)
     json.dump(config["prevResult"], sys.stdout)
 elif os.environ["CNI_COMMAND"] == "DEL" and os.path.exists(os.environ.get("CNI_NETNS", "")):
-    sys.path.insert(0, {repository!r})
+    sys.path[:0] = {paths!r}
     from testbed.node.fabric import reclaim
 
     with open(config["file"] + ".lock", "w") as lock:
@@ -47,11 +48,11 @@ class CniPlugin:
 
     def install(self) -> None:
         program = self._layout.cni_bin_dir / _NAME
-        repository = str(Path(__file__).parents[2])
+        paths = [str(Path(__file__).parents[2]), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
         program.write_text(
             _PROGRAM.format(
                 python=sys.executable,
-                repository=repository,
+                paths=paths,
                 first=PORT_INDEXES.start,
                 end=PORT_INDEXES.stop,
             )
