@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A worker of pytest-xdist sets it; programs under test print to a pipe, which has no width.
+os.environ.pop("COLUMNS", None)
 
 pytest_plugins = [
     "tests.support.needs",

@@ -39,7 +39,7 @@ class StoreMetrics:
             "transactions that the disk took, from the first word to the commit",
             buckets=LATENCY_BUCKETS,
         )
-        self.size = r.gauge("dranet_store_size_bytes", "the store's file, with its log")
+        self.size = r.gauge("dranet_store_size_bytes", "the files of all claims")
 
 
 class HandoverMetrics:

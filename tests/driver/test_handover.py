@@ -296,7 +296,7 @@ async def test_who_is_not_given_the_duties_tells_who_has_them(
             await eventually(lambda: has_duties in caplog.text and is_next in caplog.text)
             stopped.send_signal(signal.SIGKILL)
             await eventually(lambda: InstanceState.LEADER in new.states)
-        assert caplog.text.count("they are not given") == 2
+        assert caplog.text.count("the lead is not handed over") == 2
 
 
 async def test_words_that_cannot_be_removed_end_nobody(

@@ -242,7 +242,7 @@ def test_an_id_of_the_kubelet_that_means_nothing_here_is_a_doubt_beside_a_gpu_th
     ids = [GpuName(GpuSource.POD_RESOURCES, "nvidia", name) for name in ("GPU-0", "MIG-5d5ba0d6")]
     bench.gpus.note_kubelet(POD.uid, ids, [])
     assert bench.known() == [(ADDRESSES[0], GpuSource.ENVIRONMENT)]
-    assert bench.doubts() == ["the kubelet's pod resources socket says 'MIG-5d5ba0d6'"]
+    assert bench.doubts() == ["the kubelet's pod resources socket has 'MIG-5d5ba0d6'"]
     shown = Container("id", "part", "sandbox", env={"NVIDIA_VISIBLE_DEVICES": "MIG-5d5ba0d6"})
     nodes = replace(shown, devices=GPUS[2].char_devices)
     bench.gpus.note_container(POD.uid, observe_container(nodes))

@@ -23,8 +23,6 @@ from tests.runtime.fail_closed import Pod
 from tests.runtime.private_node import in_own_private_node
 from tests.runtime.rights import Trial
 
-pytestmark = pytest.mark.runtime
-
 ANSWERED_OTHERWISE = ("clone3",)
 """Not let through, but answered so that libc goes on."""
 CALLS = [(rule, call) for rule in EVERYDAY for call in rule.calls if call not in ANSWERED_OTHERWISE]
@@ -53,6 +51,7 @@ async def find_what_is_odd(trial: Trial, rule: SyscallRule, call: str) -> list[s
 
 if os.environ.get(ALL_LANES):
 
+    @pytest.mark.runtime
     @pytest.mark.usefixtures("part")
     @in_own_private_node
     def test_no_everyday_call_is_missed_by_nobody(
@@ -70,6 +69,7 @@ if os.environ.get(ALL_LANES):
 
         fail_closed.play(driver_in_a_pod(toolchain), folder, take_away)
 
+    @pytest.mark.runtime
     @in_own_private_node
     def test_nothing_is_odd_with_the_whole_profile(toolchain: Toolchain, folder: Path) -> None:
         async def tell(pod: Pod) -> None:

@@ -46,7 +46,7 @@ def check_permissions(config: pytest.Config) -> None:
         pytest.skip("only a run of all tests can tell")
     from tests.whole_driver.permissions import SHOWN_BY_ONE_TEST, list_needed
 
-    used = {tuple(used) for permissions in find_properties(config, PERMISSION) for used in permissions}
+    used = {tuple(permission) for permission in find_properties(config, PERMISSION)}
     assert list_needed() >= SHOWN_BY_ONE_TEST
     unused = list_needed() - used - SHOWN_BY_ONE_TEST
     assert not unused, f"no test needed these permissions: {sorted(unused)}"

@@ -62,7 +62,7 @@ def test_what_hangs_ends_by_force_in_time_and_is_named_with_its_claim_or_pod_and
 
 def test_a_disk_that_hangs_under_the_event_loop_is_no_reason_to_outlive_the_time() -> None:
     async def story(testbed: Testbed) -> None:
-        for point, place in (("store", "instances/leaving.py"), ("store-close", "app.py")):
+        for point, place in (("store", "instances/leader.py"), ("store-close", "app.py")):
             driver = await start_hanging(testbed)
             await driver.wait_ready(READY_SECONDS)
             with hanging(point):

@@ -237,7 +237,7 @@ class Leadership:
             return self._take_again()
         if not (self._successor.try_acquire() and self._leader_lock.try_acquire()):
             return False
-        reached(Failpoint.HANDOVER_DUTIES_LOCKED)
+        reached(Failpoint.HANDOVER_LEAD_LOCKED)
         self._successor.release()
         self._instances.withdraw_request()
         reached(Failpoint.HANDOVER_DUTIES_TAKEN)

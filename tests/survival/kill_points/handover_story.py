@@ -19,7 +19,7 @@ _OF_THE_NEW = frozenset(
     {
         Failpoint.HANDOVER_JOINED,
         Failpoint.HANDOVER_REQUEST_LEFT,
-        Failpoint.HANDOVER_DUTIES_LOCKED,
+        Failpoint.HANDOVER_LEAD_LOCKED,
         Failpoint.HANDOVER_DUTIES_TAKEN,
     }
 )
