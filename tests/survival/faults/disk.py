@@ -55,7 +55,8 @@ async def read_only_store(stage: Stage) -> None:
         await stage.assert_well()
         await stage.add_pod("late", Way.SHARED, number=2)
         uid = stage.testbed.pod_uid("late")
-        await stage.until(lambda: "readonly" in stage.testbed.kubelet.failure(uid), "Prepare is refused")
+        refusal = "Read-only file system"
+        await stage.until(lambda: refusal in stage.testbed.kubelet.failure(uid), "Prepare is refused")
         await stage.testbed.delete_pod("moved")
         await stage.until(lambda: _is_home(stage), "the NIC is back although the disk is read-only")
         await asyncio.to_thread(_mount, "-o", f"remount,rw,size={DISK_BYTES}", str(disk))
