@@ -118,6 +118,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fast = [item for item in items if _is_fast(item, documents=config.stash[_CHANGED])]
         config.hook.pytest_deselected(items=list(set(items).difference(fast)))
         items[:] = fast
+    if not config.getoption("--lane"):
+        return  # the order of the command line counts: the virtual machine's tests rely on it
     ranks: dict[Path, int] = {}
     for item in items:
         rank = max((_RANKS[name] for name in get_markers(item)), default=0)

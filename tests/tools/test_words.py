@@ -133,6 +133,7 @@ def test_the_command_prints_the_place_and_what_to_write(
     assert main([str(file)]) == 0
 
 
+@pytest.mark.slow
 def test_the_paths_that_are_listed_as_clean_exist_and_are_clean() -> None:
     paths = list_clean()
     assert [path for path in paths if not path.exists()] == []

@@ -113,6 +113,7 @@ def test_where_nothing_can_break_off_the_first_of_all_assignments_that_keep_ever
         assert told(outcome) == ("allocated", _names(first))
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=300)
 @given(situations(failing=False))
 def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
@@ -131,6 +132,7 @@ def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
         assert result.get("consumedCapacity", {}) == (amounts if entry.device.shared else {})
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=300)
 @given(situations(failing=True))
 def test_every_device_has_a_reason_or_is_had_or_spare(situation: dict[str, Any]) -> None:

@@ -75,6 +75,7 @@ def test_what_cannot_be_had_is_known_after_few_choices(name: str) -> None:
     assert search.choices < 500
 
 
+@pytest.mark.slow
 def test_packing_that_does_not_end_is_given_up_and_says_so() -> None:
     devices = [shared(f"s{i}", {"bw": "10"}) for i in range(10)]
     amounts = [3 + i % 4 for i in range(22)]
