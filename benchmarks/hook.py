@@ -18,7 +18,7 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.hooks import HookListeners, PodHooks
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.parameters.network import NetworkConfig

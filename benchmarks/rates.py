@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import Result, Series
-from dranet.kernel.attachment.locate import open_pod_side
-from dranet.kernel.attachment.rates import limit_rate, remove_limits
+from dranet.kernel.attachment.links import open_pod_side
+from dranet.kernel.attachment.traffic import limit_rate, remove_limits
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import LimitRate
 from testbed.runtime.pod_netns import create_netns, remove_netns

@@ -57,7 +57,7 @@ from dranet.driver.status_page.source import StatusSources
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import Reason
-from dranet.kernel.attachment.uplink import UplinkRules
+from dranet.kernel.attachment.checks import UplinkRules
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.sysfs.irq import InterruptFiles

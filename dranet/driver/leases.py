@@ -66,7 +66,7 @@ class LeaseClient:
 
     def look(self, plans: Sequence[AttachPlan], netns_path: str) -> tuple[AttachedLink, ...]:
         """The links of a claim as they are in its pod now."""
-        from dranet.kernel.attachment.drift import read_attached
+        from dranet.kernel.attachment.checks import read_attached
 
         with NetworkNamespace.open(netns_path) as netns:
             return read_attached(plans, netns)

@@ -25,12 +25,10 @@ from dranet.claims.plan.workload import plan_workload
 from dranet.claims.select import select_results
 from dranet.claims.workload import merge_settings
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
-from dranet.kernel.attachment.ipoib import read_ipoib_states
-from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.locality import open_queues
-from dranet.kernel.attachment.locate import open_host_side
-from dranet.kernel.attachment.record import read_link_state
-from dranet.kernel.attachment.routing import read_rules
+from dranet.kernel.attachment.hardware import open_queues
+from dranet.kernel.attachment.links import open_host_side, read_link
+from dranet.kernel.attachment.restore import read_ipoib_states, read_link_state
+from dranet.kernel.attachment.traffic import read_rules
 from dranet.kernel.discovery.rdma import read_management_nodes
 from dranet.kernel.ethtool.settings import read_ethtool_state
 from dranet.kernel.netlink.rdma import read_netns_exclusive

@@ -18,7 +18,7 @@ from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.namespaces.netns import NetworkNamespace, read_netns_id
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address

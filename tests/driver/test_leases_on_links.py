@@ -20,8 +20,8 @@ from dranet.driver.reports.reporter import Reporter
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import DEFAULT_POLICY
-from dranet.kernel.attachment.drift import read_attached
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.checks import read_attached
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.dhcp.client import acquire_lease, renew_lease
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef

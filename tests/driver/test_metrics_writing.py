@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.writing import write_devices, write_pods
-from dranet.kernel.attachment.rates import ifb_name
+from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters.links import CountedLink, Traffic
 from dranet.kernel.counters.ports import PORT_COUNTERS, PortReading
 from dranet.kernel.netlink.dcb import Pauses

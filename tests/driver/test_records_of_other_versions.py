@@ -11,7 +11,7 @@ import pytest
 from msgspec import to_builtins
 
 from dranet.errors import Reason, StoreError
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import CharDevice
 from dranet.model.plan import RECORD_VERSION, PreparedClaim

@@ -15,8 +15,8 @@ from dranet.driver.publish import Inventory
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import Policy
 from dranet.kernel.attachment import detach as detach_module
-from dranet.kernel.attachment.locate import Side
-from dranet.kernel.attachment.sublink import delete_sublink
+from dranet.kernel.attachment.links import Side
+from dranet.kernel.attachment.steps import delete_sublink
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.facts import IFA_F_NODAD, Address, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, CreateLink, MoveLink, SetUp, Step
 from dranet.model.status import AttachedLink

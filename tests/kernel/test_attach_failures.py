@@ -93,7 +93,7 @@ def injected(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(NetlinkSocket, "_batch_of_one_send", batch)
         patch.setattr(NetlinkSocket, "dump", failing_dump)
-        patch.setattr("dranet.kernel.attachment.locate.write_sysctl", failing_write)
+        patch.setattr("dranet.kernel.attachment.links.write_sysctl", failing_write)
         yield
 
 

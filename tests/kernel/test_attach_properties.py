@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dranet.claims.plan.device import plan_device
 from dranet.driver.planner import NodeReader
 from dranet.kernel.attachment.attach import verify
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from tests.claims.configs import valid_configs

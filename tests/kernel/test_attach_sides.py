@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.locate import open_host_side, open_pod_side
+from dranet.kernel.attachment.links import open_host_side, open_pod_side, read_link
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.socket import resolve_family
 from tests.support.namespaces import Namespace

@@ -18,17 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel.ethtool import link_info as ethtool
-from dranet.kernel.ethtool.link_info import (
+from dranet.kernel.ethtool import messages as ethtool
+from dranet.kernel.ethtool.messages import (
     DriverInfo,
     LinkSettings,
     parse_driver_info,
+    parse_ifindex,
     parse_modes,
     parse_queues,
     read_driver_infos,
     read_link_settings,
 )
-from dranet.kernel.ethtool.messages import parse_ifindex
 from dranet.kernel.netlink import socket as socket_module
 from dranet.kernel.netlink.socket import (
     Message,

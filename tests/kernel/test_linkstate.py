@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import DeviceError, Reason
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.facts import Neighbour
 from dranet.model.plan import LinkState
 from tests.kernel.settings_of_links import set_up

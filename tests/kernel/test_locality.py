@@ -16,7 +16,7 @@ from dranet.errors import KernelError, Reason
 from dranet.failpoints import Failpoint
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.locality import Queues, restore_queues, set_queues, share_of
+from dranet.kernel.attachment.hardware import Queues, restore_queues, set_queues, share_of
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Route
 from dranet.model.plan import AddRoute, AttachPlan, CpuState, SetCpuLocality, SetUp

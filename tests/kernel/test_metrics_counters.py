@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.attachment.rates import BUCKET_HANDLE
+from dranet.kernel.attachment.traffic import BUCKET_HANDLE
 from dranet.kernel.counters.links import Traffic, read_limit_drops, read_traffic
 from dranet.kernel.counters.ports import parse_rate, read_port_counters
 from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses

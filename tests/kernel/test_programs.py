@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel import refusals as rights
-from dranet.kernel.attachment import programs as removal
-from dranet.kernel.attachment.locate import open_pod_side
-from dranet.kernel.attachment.programs import read_program_names, remove_programs
+from dranet.kernel.attachment import hardware as removal
+from dranet.kernel.attachment.hardware import read_program_names, remove_programs
+from dranet.kernel.attachment.links import open_pod_side
 from dranet.kernel.discovery import programs
 from dranet.kernel.discovery.programs import (
     BPF_TCX_EGRESS,

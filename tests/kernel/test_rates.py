@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel.attachment import rates
-from dranet.kernel.attachment.locate import open_pod_side
-from dranet.kernel.attachment.rates import (
+from dranet.kernel.attachment import traffic
+from dranet.kernel.attachment.links import open_pod_side
+from dranet.kernel.attachment.traffic import (
     PacketSizes,
     choose_bucket,
     ifb_name,
@@ -81,7 +81,7 @@ def test_a_burst_that_is_asked_for_is_kept() -> None:
 
 def test_a_kernel_without_a_fine_timer_gets_a_larger_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     fine = choose_bucket(1 * G, None, USUAL).burst_bytes
-    monkeypatch.setattr(rates, "read_timer_seconds", lambda: 0.01)
+    monkeypatch.setattr(traffic, "read_timer_seconds", lambda: 0.01)
     assert choose_bucket(1 * G, None, USUAL).burst_bytes > 2 * fine
 
 
@@ -336,7 +336,7 @@ def test_a_kernel_that_lacks_a_module_is_told_by_its_name_and_nothing_is_left(
     nic: Nic, monkeypatch: pytest.MonkeyPatch, name: str, lacking: object, module: str
 ) -> None:
     before = nic.picture()
-    monkeypatch.setattr(rates, name, lacking)
+    monkeypatch.setattr(traffic, name, lacking)
     with pytest.raises(KernelError) as refusal:
         nic.limit(BOTH)
     monkeypatch.undo()

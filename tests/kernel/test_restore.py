@@ -16,10 +16,8 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.detach import DetachReport
-from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.locate import open_host_side
-from dranet.kernel.attachment.record import read_link_state
-from dranet.kernel.attachment.restore import restore_link
+from dranet.kernel.attachment.links import open_host_side, read_link
+from dranet.kernel.attachment.restore import read_link_state, restore_link
 from dranet.kernel.netlink.rtnl import set_link_request
 from dranet.kernel.netlink.socket import attribute_u32
 from dranet.kernel.sysfs.sysctl import read_sysctl, write_sysctl

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.detach import DetachReport
-from dranet.kernel.attachment.locate import open_pod_side
-from dranet.kernel.attachment.programs import read_program_names
+from dranet.kernel.attachment.hardware import read_program_names
+from dranet.kernel.attachment.links import open_pod_side
 from dranet.kernel.discovery.programs import BPF_TCX_INGRESS
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import (

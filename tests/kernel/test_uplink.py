@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from dranet.errors import DeviceError, Reason
 from dranet.inventory.link_dependencies import find_link_dependencies
-from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
+from dranet.kernel.attachment.links import read_link
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.netlink.socket import NetlinkSocket, Request

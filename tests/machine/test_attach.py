@@ -13,7 +13,7 @@ from dranet.claims.plan.device import plan_device
 from dranet.errors import KernelError
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Route
 from dranet.model.plan import (

@@ -15,7 +15,7 @@ from dranet.driver.planner import NodeReader
 from dranet.errors import ClaimError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.device import Device, DeviceKind
 from dranet.model.parameters.network import NetworkConfig

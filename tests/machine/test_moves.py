@@ -15,7 +15,7 @@ from dranet.errors import KernelError
 from dranet.inventory.build import build_devices
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rdma import attach_rdma, detach_rdma, has_rdma, read_netns_exclusive

@@ -12,7 +12,7 @@ import pytest
 
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.ethtool.steering import SRSSH, SRXCLSRLDEL, SRXCLSRLINS, SRXFH, Nic
 from dranet.model.plan import AttachPlan, MoveLink, SetUp
 from testbed.machine.hardware import MACHINE

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.attachment.locate import open_host_side, open_pod_side
-from dranet.kernel.attachment.programs import read_program_names, remove_programs
-from dranet.kernel.attachment.rates import limit_rate, remove_limits
+from dranet.kernel.attachment.hardware import read_program_names, remove_programs
+from dranet.kernel.attachment.links import open_host_side, open_pod_side
+from dranet.kernel.attachment.traffic import limit_rate, remove_limits
 from dranet.kernel.discovery.programs import BPF_TCX_INGRESS
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.netlink.tc import CLSACT_INGRESS, add_requests, read_filters, read_traffic_control

@@ -13,10 +13,10 @@ from dranet.errors import DeviceError, Reason
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Decision
 from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
 from dranet.kernel.attachment.detach import detach
-from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.record import read_link_state
-from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.attachment.links import read_link
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.netlink.socket import NetlinkSocket

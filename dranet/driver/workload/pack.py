@@ -174,7 +174,7 @@ class WorkloadPack:
         """Read as much as these requests need."""
         from dranet.driver.workload.content import PodContext, wants_gids, wants_uplink
         from dranet.driver.workload.gids import read_gid_tables
-        from dranet.kernel.attachment.uplink import read_pod_uplink
+        from dranet.kernel.attachment.checks import read_pod_uplink
         from dranet.kernel.discovery.hardware import read_nodes_with_memory
 
         return PodContext(

@@ -19,16 +19,15 @@ from msgspec import Struct
 
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
+from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules, describe, find_drift, look_at
 from dranet.kernel.attachment.detach import (
     INTERRUPTS,
     restore_rdma_defaults,
     return_link,
     return_rdma,
 )
-from dranet.kernel.attachment.drift import describe, find_drift, look_at
-from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.locality import restore_cpus, set_cpu_locality
-from dranet.kernel.attachment.locate import (
+from dranet.kernel.attachment.hardware import restore_cpus, set_cpu_locality
+from dranet.kernel.attachment.links import (
     Side,
     UndoStack,
     find_link,
@@ -36,24 +35,22 @@ from dranet.kernel.attachment.locate import (
     open_host_side,
     open_pod_side,
     planned_move,
+    read_link,
 )
-from dranet.kernel.attachment.routing import PodRules
 from dranet.kernel.attachment.steps import (
     Target,
     apply_group,
     apply_multipath_route,
     apply_sysctls,
-    group_of,
-)
-from dranet.kernel.attachment.sublink import (
     check_parent,
     create_sublink,
     delete_sublink,
     explain_refusal,
     find_sublink,
+    group_of,
     planned_creation,
 )
-from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.attachment.traffic import PodRules
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rdma import attach_rdma, find_rdma_name, has_rdma
 from dranet.kernel.netlink.rtnl import (

@@ -15,14 +15,19 @@ from msgspec import Struct
 
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.attachment.ipoib import restore_ipoib
-from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
-from dranet.kernel.attachment.locality import restore_cpus
-from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
-from dranet.kernel.attachment.rates import remove_limits
-from dranet.kernel.attachment.restore import restore_link
-from dranet.kernel.attachment.routing import remove_multipath_route, remove_rules
-from dranet.kernel.attachment.sublink import delete_sublink, planned_creation, remove_unused_vrf
+from dranet.kernel.attachment.hardware import restore_cpus
+from dranet.kernel.attachment.links import (
+    STACKED_KINDS,
+    Found,
+    Side,
+    find_link,
+    open_host_side,
+    open_pod_side,
+    read_link,
+)
+from dranet.kernel.attachment.restore import restore_ipoib, restore_link
+from dranet.kernel.attachment.steps import delete_sublink, planned_creation, remove_unused_vrf
+from dranet.kernel.attachment.traffic import remove_limits, remove_multipath_route, remove_rules
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rdma import detach_rdma, restore_rdma_name
 from dranet.kernel.netlink.rtnl import (

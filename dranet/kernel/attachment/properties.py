@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.kernel.attachment.linkstate import (
+from dranet.kernel.attachment.links import (
     ETHERNET_BROADCAST,
     IFLA_BROADCAST,
     IFLA_LINKMODE,

@@ -1,25 +1,37 @@
-"""Restore the state of a link on the host that Prepare recorded, and return what could not be restored.
+"""Record the whole state of a link at Prepare, and restore it on the host at release.
 
-The link is read, the differences are requested in the order that the kernel needs, and the link is read
-again. What still differs gets a second round, because some settings depend on others (coming up resets the
-IPv6 MTU; some drivers accept ring sizes only then). A link without differences is not touched.
+To restore it the link is read, the differences are requested in the order that the kernel needs, and the link
+is read again. What still differs gets a second round, because some settings depend on others (coming up
+resets the IPv6 MTU; some drivers accept ring sizes only then). A link without differences is not touched.
 """
 
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.errors import KernelError
+from dranet.errors import DeviceError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.attachment.hardware import HARDWARE
-from dranet.kernel.attachment.linkstate import has_route, read_addresses
-from dranet.kernel.attachment.locate import Side
-from dranet.kernel.attachment.programs import remove_programs
+from dranet.kernel.attachment.hardware import HARDWARE, read_program_names, remove_programs
+from dranet.kernel.attachment.links import (
+    LinkDetails,
+    Side,
+    check_is_free,
+    has_route,
+    is_no_such_link,
+    open_host_side,
+    parse_link_details,
+    read_addresses,
+    read_neighbours,
+    read_restorable_routes,
+    read_routes,
+)
 from dranet.kernel.attachment.properties import (
     Difference,
     RestoreRequest,
@@ -29,13 +41,144 @@ from dranet.kernel.attachment.properties import (
     iter_network_requests,
     iter_traffic_requests,
 )
-from dranet.kernel.attachment.record import Present, read_present
+from dranet.kernel.namespaces.sysfs_mount import open_sysfs
 from dranet.kernel.netlink.inet import RTPROT_RA
-from dranet.kernel.netlink.rtnl import ipv6_token_attribute, set_link_request
+from dranet.kernel.netlink.rtnl import (
+    IFF_ALLMULTI,
+    IFF_MULTICAST,
+    IFF_NOARP,
+    IFF_PROMISC,
+    IFLA_INFO_DATA,
+    IFLA_INFO_KIND,
+    IFLA_LINKINFO,
+    decode,
+    dump_links_request,
+    get_link_request,
+    ipv6_token_attribute,
+    parse_link,
+    parse_link_data,
+    set_link_request,
+)
+from dranet.kernel.netlink.socket import attribute_text, attribute_u16, nested
+from dranet.kernel.netlink.tc import read_filters, read_traffic_control
+from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
 from dranet.kernel.sysfs.procfs import read_boot_clock
-from dranet.kernel.sysfs.sysctl import link_sysctl_path, write_sysctl
+from dranet.kernel.sysfs.sysctl import link_sysctl_path, read_link_sysctls, write_sysctl
 from dranet.model.facts import RTNH_F_ONLINK, Address, Link, Route
-from dranet.model.plan import WHOLE_STATE_VERSION, LinkState
+from dranet.model.plan import RECORD_VERSION, WHOLE_STATE_VERSION, IpoibState, LinkState
+
+# --- the state of a link --------------------------------------------------------------------------------
+
+
+class Present(Struct, frozen=True):
+    """A link as it is now: ``state`` in the terms of the record, ``details`` with the rest."""
+
+    link: Link
+    details: LinkDetails
+    state: LinkState
+
+
+def read_link_state(ifname: str) -> LinkState:
+    """Record a link of the calling thread's network namespace, all of it: some 3 ms.
+
+    Raises:
+        DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
+            has a route or a setting that could not be restored (``DeviceBusy``).
+        KernelError: netlink failed.
+    """
+    with open_host_side() as side:
+        found = _read_link(side, ifname=ifname)
+        if found is None:
+            raise DeviceError(f"link {ifname} is not on this node")
+        link, details = found
+        check_is_free(side.rtnl, link)
+        _check_restorable(link, details)
+        return _read_state(side, link, details, read_routes(side.rtnl, link), None)
+
+
+def _check_restorable(link: Link, details: LinkDetails) -> None:
+    """Refuse a link with settings that could not be restored.
+
+    Raises:
+        DeviceError: naming them (``DeviceBusy``).
+    """
+    if details.oddities:
+        settings = ", ".join(f"{what} {value}" for what, value in details.oddities.items())
+        raise DeviceError(
+            f"link {link.ifname} has settings that could not be restored: {settings}",
+            hint="put them back to the kernel's defaults or choose another device",
+            reason=Reason.DEVICE_BUSY,
+        )
+
+
+def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | None:
+    """Read a link as it is now, even if other links depend on it; ``None`` if it is gone.
+
+    Reads only those settings in the card that the driver reported when the link was recorded.
+
+    Raises:
+        KernelError: netlink failed.
+    """
+    found = _read_link(side, ifindex)
+    if found is None:
+        return None
+    link, details = found
+    routes = read_restorable_routes(side.rtnl, link)
+    return Present(link, details, _read_state(side, link, details, routes, recorded))
+
+
+def _read_link(side: Side, ifindex: int = 0, ifname: str = "") -> tuple[Link, LinkDetails] | None:
+    if not (ifindex or ifname):
+        return None
+    try:
+        answers = side.rtnl.request(get_link_request(ifindex, ifname))
+    except KernelError as error:
+        if is_no_such_link(error):
+            return None
+        raise
+    payload = answers[0].payload
+    link = decode(parse_link, payload)
+    return link, decode(lambda data: parse_link_details(data, link), payload)
+
+
+def _read_state(
+    side: Side, link: Link, details: LinkDetails, routes: tuple[Route, ...], recorded: LinkState | None
+) -> LinkState:
+    traffic = read_traffic_control(side.rtnl, link.ifindex)
+    # Filters need a qdisc; without one there are no filters.
+    filters = read_filters(side.rtnl, link.ifindex) if traffic else ()
+    return LinkState(
+        ifindex=link.ifindex,
+        ifname=link.ifname,
+        mac=link.mac,
+        mtu=link.mtu,
+        up=link.is_up,
+        permanent_mac=link.permanent_mac,
+        alias=link.alias,
+        tx_queue_length=link.tx_queue_length,
+        group=link.group,
+        addresses=read_addresses(side.rtnl, link),
+        routes=routes,
+        neighbours=read_neighbours(side.rtnl, link),
+        parent_device=link.parent_device,
+        version=RECORD_VERSION,
+        altnames=link.altnames,
+        promiscuous=bool(link.flags & IFF_PROMISC),
+        all_multicast=bool(link.flags & IFF_ALLMULTI),
+        arp=not link.flags & IFF_NOARP,
+        multicast=bool(link.flags & IFF_MULTICAST),
+        offload_sizes=details.offload_sizes,
+        token=details.token,
+        traffic_control=traffic,
+        programs=(*read_program_names(side, link.ifindex), *filters),
+        sysctls=side.run(lambda: read_link_sysctls(link.ifname)),
+        read_at=read_boot_clock(),
+        **{
+            field: part.read(side, link, getattr(recorded, field) if recorded else None)
+            for field, part in HARDWARE.items()
+        },
+    )
+
 
 # --- expiry of recorded addresses -----------------------------------------------------------------------
 # A DHCP server or a router lends an address for a time, which continues while a pod has the link. When it
@@ -92,6 +235,8 @@ def _interface(address: Address) -> IPv4Interface | IPv6Interface:
     return ip_interface(address.peer or address.cidr)
 
 
+# --- restoring it ---------------------------------------------------------------------------------------
+
 _ROUNDS = 2
 
 _SECRET, _ADDRESS_MODE = "ipv6/conf/stable_secret", "ipv6/conf/addr_gen_mode"
@@ -107,7 +252,7 @@ _OPERATIONAL = ("up", "unknown")
 """Operational states in which IPv6 is configured; software links without a carrier report the second."""
 
 _STAYING_PROGRAMS = ("xdp ", "tcx ")
-"""What the names of those start with that stay on a link when it moves (``programs.read_program_names``)."""
+"""What the names of those start with that stay on a link when it moves (``hardware.read_program_names``)."""
 
 
 def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
@@ -300,3 +445,115 @@ def _write_link_sysctls(ifname: str, values: Mapping[str, str]) -> dict[str, Ker
         except KernelError as error:
             refusals[f"sysctl {key}"] = error
     return refusals
+
+
+# --- IPoIB interfaces of an RDMA device that moves to a pod ---------------------------------------------
+# They are made by the IPoIB client of the RDMA device, which the kernel removes and adds again with each move
+# (``rdma_dev_change_netns``): the interface is destroyed, and another one made, in the first namespace
+# (before Linux 6.17) or in that of the RDMA device (since commit f1208b05574f). Either way the host has a
+# bare one when the device is back. It is known by the PCI function and the port, which are all that stays.
+
+IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST = 2, 3
+"""``linux/if_link.h``."""
+_KIND = "ipoib"
+
+
+class _Found(NamedTuple):
+    link: Link
+    payload: bytes
+    port: int
+
+
+def read_ipoib_states(pci_address: str) -> tuple[IpoibState, ...]:
+    """Record the IPoIB interfaces of a PCI function, in the calling thread's namespace.
+
+    Raises:
+        DeviceError: one has children (partitions), which would end with it, or could not be restored
+            (``DeviceBusy``).
+        KernelError: netlink failed.
+    """
+    with open_host_side() as home:
+        links = _find_links(home, pci_address)
+    for found in links:
+        if found.link.lower:
+            raise DeviceError(
+                f"IPoIB interface {found.link.ifname} is on another one, and would be lost when the RDMA "
+                "device moves",
+                hint="delete it, or choose another device",
+                reason=Reason.DEVICE_BUSY,
+            )
+    return tuple(
+        IpoibState(read_link_state(found.link.ifname), found.port, *_parse_modes(found.payload))
+        for found in links
+    )
+
+
+def restore_ipoib(home: Side, state: IpoibState, pci_address: str) -> list[str]:
+    """Bring the interface that the kernel made again to its recorded state; returns what still differs.
+
+    Raises:
+        KernelError: netlink failed.
+    """
+    found = _find(home, state, pci_address)
+    if found is None:
+        return [f"{state.link.ifname}: the kernel made no IPoIB interface again; is ib_ipoib loaded?"]
+    link = found.link
+    problems = _restore_modes(home, found, state)
+    # The first bytes of the address are the number of the new queue pair, which the kernel chooses.
+    wanted = replace(state.link, ifindex=link.ifindex, mac=link.mac, permanent_mac=link.permanent_mac)
+    return [*problems, *restore_link(home, link, wanted)]
+
+
+def find_ipoib(side: Side, state: IpoibState, pci_address: str) -> Link | None:
+    """The interface that has the recorded one's place, under whatever name."""
+    found = _find(side, state, pci_address)
+    return found.link if found is not None else None
+
+
+def _find(side: Side, state: IpoibState, pci_address: str) -> _Found | None:
+    links = _find_links(side, pci_address)
+    return next((found for found in links if not found.link.lower and found.port == state.port), None)
+
+
+def _find_links(side: Side, pci_address: str) -> list[_Found]:
+    found: list[_Found] = []
+    with open_sysfs(side) as root:
+        sysfs = PseudoFiles(root, [])
+        for payload in side.rtnl.dump(dump_links_request(_KIND)):
+            link = decode(parse_link, payload)
+            home = f"class/net/{link.ifname}"
+            if link.kind == _KIND and nearest_pci_address(sysfs.home(home)) == pci_address:
+                found.append(_Found(link, payload, sysfs.integer(f"{home}/dev_port") or 0))
+    return found
+
+
+def _parse_modes(payload: bytes) -> tuple[int | None, int | None]:
+    found = parse_link_data(payload, frozenset({IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST}))
+    mode, multicast = (found.get(kind, b"") for kind in (IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST))
+    return _u16(mode), _u16(multicast)
+
+
+def _u16(value: bytes) -> int | None:
+    return int(struct.unpack("=H", value)[0]) if len(value) == 2 else None
+
+
+def _restore_modes(home: Side, found: _Found, state: IpoibState) -> list[str]:
+    """Before the MTU, which the mode bounds."""
+    present = _parse_modes(found.payload)
+    wanted = ((IFLA_IPOIB_MODE, state.mode), (IFLA_IPOIB_UMCAST, state.user_multicast))
+    changes = [
+        attribute_u16(kind, value)
+        for (kind, value), now in zip(wanted, present, strict=True)
+        if value is not None and value != now
+    ]
+    if not changes:
+        return []
+    data = nested(IFLA_INFO_DATA, *changes)
+    info = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, _KIND), data)
+    try:
+        home.rtnl.request(
+            set_link_request(found.link.ifindex, info, operation="set IPoIB mode", link=state.link.ifname)
+        )
+    except KernelError as refusal:
+        return [f"{state.link.ifname}: {refusal.message}"]
+    return []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from dranet.kernel.attachment.rates import BUCKET_HANDLE
+from dranet.kernel.attachment.traffic import BUCKET_HANDLE
 from dranet.kernel.netlink.rtnl import RTM_GETLINK, decode, link_header, parse_link
 from dranet.kernel.netlink.socket import NetlinkSocket, Request, parse_attributes
 from dranet.kernel.netlink.tc import TCMSG, dump_qdiscs_request

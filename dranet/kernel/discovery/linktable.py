@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.discovery.programs import LinkPrograms, read_link_programs
-from dranet.kernel.ethtool.link_info import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
+from dranet.kernel.ethtool.messages import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.inet import dump_addresses_request, parse_address
 from dranet.kernel.netlink.rtnl import (

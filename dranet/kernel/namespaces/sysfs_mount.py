@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Place(Protocol):
-    """A network namespace, entered or not (``netns.NetworkNamespace``, ``attachment.locate.Side``)."""
+    """A network namespace, entered or not (``netns.NetworkNamespace``, ``attachment.links.Side``)."""
 
     def run(self, function: Callable[[], T]) -> T:
         """Call ``function`` inside."""
