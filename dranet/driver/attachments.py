@@ -51,7 +51,7 @@ from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from dranet.telemetry.claims import AttachMetrics
+from dranet.telemetry.metrics import AttachMetrics
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.slice_plan import Feature
-from dranet.inventory.served_gpus import ServedGpus
+from dranet.inventory.offer import ServedGpus
 from dranet.kubelet.capabilities import KubeletCapabilities
 from dranet.model.findings import (
     API,

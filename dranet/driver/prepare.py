@@ -35,7 +35,7 @@ from dranet.driver.release import (
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason
 from dranet.failpoints import Failpoint, reached
-from dranet.inventory.naming import may_be_gpu
+from dranet.inventory.slices import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.device import Device

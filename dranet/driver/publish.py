@@ -19,9 +19,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.inventory.offer import take_inventory, uplink_names
+from dranet.inventory.offer import NO_OTHER_SERVER, ServedGpus, take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, ServedGpus
 from dranet.inventory.slices import plan_slices
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress

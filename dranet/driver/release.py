@@ -27,7 +27,7 @@ from dranet.model.claim import ClaimRef
 from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
-from dranet.telemetry.claims import PrepareMetrics
+from dranet.telemetry.metrics import PrepareMetrics
 
 log = logging.getLogger(__name__)
 

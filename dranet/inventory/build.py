@@ -19,6 +19,7 @@ one bond. It belongs to the bond then, although it sits on the first of the func
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -28,15 +29,13 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.inventory import describe, naming
-from dranet.inventory.infrastructure import infrastructure_reason, is_representor, is_sub_function
+from dranet.inventory import slices
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
-from dranet.inventory.topology import NearestGpus, near_numa_nodes
+from dranet.inventory.topology import PCI_CLASS_NETWORK, NearestGpus, carrier, near_numa_nodes
 from dranet.model.attributes import SRIOV_VFS, VIRTUAL, Attribute, FittedValues, fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 
-_PCI_CLASS_NETWORK = 0x02
 _ARPHRD_INFINIBAND = 32
 
 _T = TypeVar("_T")
@@ -130,12 +129,12 @@ class _Hardware(Struct, frozen=True):
 
         A function without a kernel driver is also one, so that the reason for its exclusion can be shown.
         """
-        nics = {f.address for f in self.functions.values() if f.base_class == _PCI_CLASS_NETWORK}
+        nics = {f.address for f in self.functions.values() if f.base_class == PCI_CLASS_NETWORK}
         for address in sorted(nics | {*self.links_on, *self.rdma_on} - {""}):
             if address not in self.held_functions:
                 link = _main_link(address, self.links_on.get(address, ()))
                 rdma = _main_rdma(link, self.rdma_on.get(address, ())) or self._soft_rdma(link)
-                yield self._device(naming.pci_device_name(address), link, rdma, address)
+                yield self._device(slices.pci_device_name(address), link, rdma, address)
 
     def link_devices(self) -> Iterator[Device]:
         """Links without PCI. A name that the rules give twice goes through base32 the second time.
@@ -144,8 +143,8 @@ class _Hardware(Struct, frozen=True):
         """
         taken: set[str] = set()
         for link in self.links_on.get("", ()):
-            name = naming.link_device_name(link.ifname)
-            name = naming.encoded_link_name(link.ifname) if name in taken else name
+            name = slices.link_device_name(link.ifname)
+            name = slices.encoded_link_name(link.ifname) if name in taken else name
             taken.add(name)
             lag = self.lags.get(link.ifname)
             if infrastructure_reason(link, {link.kind} if lag else self.offered_kinds):
@@ -160,7 +159,7 @@ class _Hardware(Struct, frozen=True):
         ifnames = {link.ifname for link in self.around.links.values()}
         for rdma in self.rdma_on.get("", ()):
             if ifnames.isdisjoint(_netdevs(rdma)):
-                yield self._device(naming.rdma_device_name(rdma.name), None, rdma)
+                yield self._device(slices.rdma_device_name(rdma.name), None, rdma)
 
     def gpu_devices(self) -> Iterator[Device]:
         for address in sorted(self.gpus):
@@ -209,35 +208,35 @@ class _Hardware(Struct, frozen=True):
     ) -> FittedValues:
         values: _Values = {VIRTUAL: False}
         if address:
-            values |= describe.describe_address(address)
+            values |= slices.describe_address(address)
         if function:
             values |= self._function_values(function)
-            values |= describe.describe_near_gpus(self.around.gpus.of(function))
-            values |= describe.describe_erdma(function)
+            values |= slices.describe_near_gpus(self.around.gpus.of(function))
+            values |= slices.describe_erdma(function)
         if place:
-            values |= describe.describe_place(place)
-            values |= describe.describe_numa(place.numa_node, self.around.numa_lists)
-            values |= describe.describe_near_gpus(self.around.gpus.of(place))
+            values |= slices.describe_place(place)
+            values |= slices.describe_numa(place.numa_node, self.around.numa_lists)
+            values |= slices.describe_near_gpus(self.around.gpus.of(place))
         if link or function:
-            values |= describe.describe_sriov(function)
+            values |= slices.describe_sriov(function)
         if link:
-            values |= describe.describe_link(link)
-            values |= describe.describe_relatives(link, self.around.links)
-        values |= describe.describe_rdma(rdma, link.ifname if link else "")
-        values |= describe.describe_versions(link, rdma, function)
+            values |= slices.describe_link(link)
+            values |= slices.describe_relatives(link, self.around.links)
+        values |= slices.describe_rdma(rdma, link.ifname if link else "")
+        values |= slices.describe_versions(link, rdma, function)
         return fit_values(values)
 
     def _gpu_device(self, gpu: Gpu) -> Device:
         function = self.functions.get(gpu.pci_address)
-        values: _Values = {**describe.describe_address(gpu.pci_address)}
+        values: _Values = {**slices.describe_address(gpu.pci_address)}
         values |= self._function_values(function) if function else {}
-        values |= {**describe.describe_versions(None, None, function), **describe.describe_gpu(gpu)}
+        values |= {**slices.describe_versions(None, None, function), **slices.describe_gpu(gpu)}
         fitted = fit_values(values)
         return replace(_placed_gpu(gpu, function), attributes=fitted.kept, left_out=fitted.left_out)
 
     def _function_values(self, function: PciFunction) -> _Values:
-        numa = describe.describe_numa(function.numa_node, self.around.numa_lists)
-        return {**describe.describe_pci(function), **numa}
+        numa = slices.describe_numa(function.numa_node, self.around.numa_lists)
+        return {**slices.describe_pci(function), **numa}
 
 
 class _Lag(Struct, frozen=True):
@@ -281,18 +280,6 @@ def _common_place(rdma: RdmaDevice, members: Sequence[PciFunction]) -> PciFuncti
         root=own.root if has_root else "",
         numa_node=own.numa_node if has_numa else None,
     )
-
-
-def carrier(link: Link, functions: Mapping[str, PciFunction]) -> str:
-    """Address of the PCI function that makes up one device with the link, or empty.
-
-    A USB adapter has a PCI function behind it as well, its host controller, which is no NIC: such a link is
-    a device of its own.
-    """
-    function = functions.get(link.pci_address)
-    if function is None or function.base_class == _PCI_CLASS_NETWORK or link.parent_bus == "pci":
-        return link.pci_address
-    return ""
 
 
 def is_ipoib(link: Link) -> bool:
@@ -377,14 +364,14 @@ def _kind(link: Link | None, rdma: RdmaDevice | None, function: PciFunction | No
     if link is not None or rdma is None:
         return DeviceKind.NIC
     is_roce = any(port.link_layer == "Ethernet" for port in rdma.ports)
-    owns_link = function is None or function.base_class == _PCI_CLASS_NETWORK
+    owns_link = function is None or function.base_class == PCI_CLASS_NETWORK
     return DeviceKind.NIC if is_roce and owns_link else DeviceKind.RDMA
 
 
 def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:
     """The GPU with its place in the PCIe and NUMA tree, still without attributes."""
     return Device(
-        naming.gpu_device_name(gpu.pci_address),
+        slices.gpu_device_name(gpu.pci_address),
         DeviceKind.GPU,
         pci_address=gpu.pci_address,
         pci_path=function.path if function else (),
@@ -405,3 +392,61 @@ def _by_preference(devices: Collection[Device]) -> tuple[Device, ...]:
         *sorted(software, key=attrgetter("name")),
         *sorted(gpus, key=attrgetter("pci_address", "name")),
     )
+
+
+OFFERED_KINDS = frozenset({"", "dummy", "ipoib", "ipvlan", "macvlan", "netdevsim", "vlan"})
+"""``IFLA_INFO_KIND`` of links without PCI that a pod may have; empty is hardware (USB, VMBus ...)."""
+
+PAIR_KINDS = frozenset({"netkit", "veth"})
+"""Links that come in pairs; ``IFLA_LINK`` names the other end."""
+
+_NODE_LINK_NAMES = re.compile(
+    r"(antrea-|azv|cali|cilium_|cni|docker|flannel|ipvl_|lxc|nerdctl|ovn-k8s-|podman|virbr|vlan\.eth\.|weave).*"
+    r"|(egress|vxlan|vxlan-v6)\.calico|(wireguard|wg-v6)\.cali|(bpfin|bpfout)\.cali|tunl0"
+    r"|cbr0|kube-bridge|kube-dummy-if|kube-ipvs0|nodelocaldns|ovn0|pod-id-link0"
+    r"|(genev|vxlan)_sys_\d+"
+)
+"""Links that container networks and their helpers make for themselves, whatever their kind. By kind alone
+kube-ipvs0, nodelocaldns, kube-dummy-if, pod-id-link0 (EKS) and antrea-egress0 would be offered as dummies,
+vlan.eth.7 (EKS) and antrea-ext.7 as VLANs, ipvl_7 (Terway) as an ipvlan."""
+
+
+def infrastructure_reason(link: Link, offered_kinds: Collection[str] = ()) -> str:
+    """Why a link without PCI is not for pods (a clause that reads after its name); empty if it may be.
+
+    Args:
+        link: the link.
+        offered_kinds: further kinds that the operator offers.
+    """
+    if link.kind in PAIR_KINDS and link.link_netnsid is not None:
+        return (
+            f"is part of the node's own network: of kind {link.kind}, its other end is in another namespace"
+        )
+    if link.kind not in OFFERED_KINDS and link.kind not in offered_kinds:
+        return f"is part of the node's own network: of kind {link.kind}"
+    if not link.kind and link.is_loopback:
+        return "is the loopback"
+    if not link.kind and link.virtual:
+        return "is part of the node's own network: made by software, of no kind that the kernel names"
+    if _NODE_LINK_NAMES.fullmatch(link.ifname):
+        return f"is part of the node's own network: {link.ifname} is made by its container network"
+    if is_representor(link):
+        return f"is a representor: {link.phys_port_name} of an embedded switch"
+    return ""
+
+
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
+"""``pf0vf3``, ``c1pf0sf88``, ``pf0``; the wire's own port is ``p0``."""
+
+_SUB_FUNCTION = re.compile(r".+\.sf\.\d+")
+"""``mlx5_core.sf.4``."""
+
+
+def is_representor(link: Link) -> bool:
+    """Whether it is the switch's end of a wire to another function."""
+    return bool(link.phys_port_name) and _REPRESENTOR.fullmatch(link.phys_port_name) is not None
+
+
+def is_sub_function(link: Link) -> bool:
+    """Whether it is the link of a sub-function, a part of the PCI function below it."""
+    return link.parent_bus == "auxiliary" and _SUB_FUNCTION.fullmatch(link.parent_device) is not None

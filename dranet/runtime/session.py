@@ -239,7 +239,7 @@ class RuntimeHooks(Protocol):
 
 
 class Observer(Protocol):
-    """Hears of each hook that was run (``dranet.telemetry.peers.RuntimeMetrics``)."""
+    """Hears of each hook that was run (``dranet.telemetry.metrics.RuntimeMetrics``)."""
 
     def __call__(self, method: str, outcome: str, seconds: float) -> None:
         """``method`` is the hook's NRI name, whichever way it was called; ``outcome`` an ``Outcome``."""

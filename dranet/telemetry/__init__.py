@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dranet.telemetry.claims import LeaseOutcome, Outcome, PreparePhase
 from dranet.telemetry.logs import ContextFilter, JsonFormatter, TextFormatter, set_up_logging
-from dranet.telemetry.metrics import HandoverMetrics, Metrics
+from dranet.telemetry.metrics import HandoverMetrics, LeaseOutcome, Metrics, Outcome, PreparePhase
 from dranet.telemetry.node import AlignmentMetrics, HealthMetrics, InventoryMetrics, ScanKind, ScanPhase
 from dranet.telemetry.recorder import Recorder
 

@@ -24,7 +24,7 @@ from dranet.driver.features import (
     judge_runtime,
 )
 from dranet.driver.probes.server import PartState, PortContent, ProbeServer
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
+from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.kubelet.capabilities import KubeletCapabilities, KubeletObserver
 from dranet.model.findings import Finding, Severity, find_worst, ok, parse_finding
 from dranet.runtime.capabilities import EventForm, RuntimeCapabilities

@@ -22,7 +22,7 @@ from dranet.driver.gpus.servers import (
     GpuServers,
     OwnGpus,
 )
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN
+from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN
 from dranet.model.facts import CharDevice, Gpu
 from dranet.settings import PublishGpus
 from dranet.telemetry import Metrics

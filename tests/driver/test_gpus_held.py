@@ -10,8 +10,8 @@ import pytest
 
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.errors import DeviceError, Reason
+from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.inventory.policy import Policy
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.claim import ClaimRef, PodRef

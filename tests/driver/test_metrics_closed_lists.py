@@ -14,9 +14,8 @@ from dranet.driver.alignment.verdicts import LEVELS
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.reconcile.pods import Action
 from dranet.model.plan import Step
-from dranet.telemetry.claims import LeaseOutcome, PreparePhase
+from dranet.telemetry.metrics import RESOURCES, VERBS, LeaseOutcome, PreparePhase, Retry
 from dranet.telemetry.node import ScanKind, ScanPhase
-from dranet.telemetry.peers import RESOURCES, VERBS, Retry
 from tools.pages.metrics import list_declared
 
 DECLARED = {one.name: one for one in list_declared()}

@@ -16,7 +16,7 @@ from dranet.model.distance import Distance
 from dranet.model.facts import Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
-from dranet.telemetry.devices import DeviceFamilies
+from dranet.telemetry.node import DeviceFamilies
 from dranet.telemetry.recorder import Exposition, Recorder
 from tests.driver.metrics_node import Node, near, nic
 

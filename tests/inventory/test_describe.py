@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.inventory import describe
+from dranet.inventory import slices
 from dranet.inventory.topology import Nearest
 from dranet.model.attributes import attribute_map
 from dranet.model.device import AttributeValue, Device, DeviceKind
@@ -19,21 +19,21 @@ FUNCTION = PciFunction("0000:1a:00.0", 0x020000, 0x15B3, 0x1021, driver="mlx5_co
 RDMA = RdmaDevice("mlx5_0", ports=(RdmaPort(1),))
 
 
-def short(values: describe.Values) -> dict[str, AttributeValue]:
+def short(values: slices.Values) -> dict[str, AttributeValue]:
     """Names without the domain of ours."""
     return {name.removeprefix("dra.net/"): value for name, value in attribute_map(values).items()}
 
 
 def link(**changes: Any) -> dict[str, AttributeValue]:
-    return short(describe.describe_link(replace(LINK, **changes)))
+    return short(slices.describe_link(replace(LINK, **changes)))
 
 
 def pci(**changes: Any) -> dict[str, AttributeValue]:
-    return short(describe.describe_pci(replace(FUNCTION, **changes)))
+    return short(slices.describe_pci(replace(FUNCTION, **changes)))
 
 
 def rdma(ifname: str = "", **changes: Any) -> dict[str, AttributeValue]:
-    return short(describe.describe_rdma(replace(RDMA, **changes), ifname))
+    return short(slices.describe_rdma(replace(RDMA, **changes), ifname))
 
 
 def test_a_plain_link_says_this_and_no_more() -> None:
@@ -94,7 +94,7 @@ def test_ebpf_is_said_only_of_what_was_read(
 
 
 def relatives(links: list[Link]) -> dict[str, AttributeValue]:
-    return short(describe.describe_relatives(links[0], {each.ifindex: each for each in links}))
+    return short(slices.describe_relatives(links[0], {each.ifindex: each for each in links}))
 
 
 @pytest.mark.parametrize("kind", ["bond", "bridge"])
@@ -198,19 +198,19 @@ def test_lanes_are_said_if_they_can_be_true() -> None:
 
 @pytest.mark.parametrize("node", [None, -1])
 def test_an_unknown_numa_node_is_never_said(node: int | None) -> None:
-    assert describe.describe_numa(node, None) == {}
+    assert slices.describe_numa(node, None) == {}
 
 
 def test_the_numa_node_is_a_list_only_in_the_standard_attribute_and_only_if_asked_for() -> None:
     standard = "resource.kubernetes.io/numaNode"
 
-    assert short(describe.describe_numa(1, None)) == {"numaNode": 1, standard: 1}
-    assert short(describe.describe_numa(1, {1: (1, 0)})) == {"numaNode": 1, standard: (1, 0)}
-    assert short(describe.describe_numa(5, {1: (1, 0)})) == {"numaNode": 5, standard: (5,)}
+    assert short(slices.describe_numa(1, None)) == {"numaNode": 1, standard: 1}
+    assert short(slices.describe_numa(1, {1: (1, 0)})) == {"numaNode": 1, standard: (1, 0)}
+    assert short(slices.describe_numa(5, {1: (1, 0)})) == {"numaNode": 5, standard: (5,)}
 
 
 def test_versions_are_the_interfaces_word_first() -> None:
-    said = describe.describe_versions(
+    said = slices.describe_versions(
         replace(LINK, driver="mlx5_core", driver_version="6.12.9", firmware="28.39.1002 (MT_0000000838)"),
         replace(RDMA, firmware="28.39.1002"),
         FUNCTION,
@@ -224,19 +224,19 @@ def test_versions_are_the_interfaces_word_first() -> None:
 
 
 def test_without_an_interface_the_function_and_the_rdma_device_say_it() -> None:
-    said = describe.describe_versions(None, replace(RDMA, firmware="28.39.1002"), FUNCTION)
+    said = slices.describe_versions(None, replace(RDMA, firmware="28.39.1002"), FUNCTION)
 
     assert short(said) == {"driver": "mlx5_core", "firmwareVersion": "28.39.1002"}
 
 
 def test_another_firmware_of_the_rdma_device_is_said_beside_it() -> None:
-    said = describe.describe_versions(replace(LINK, firmware="1.0"), replace(RDMA, firmware="2.0"), None)
+    said = slices.describe_versions(replace(LINK, firmware="1.0"), replace(RDMA, firmware="2.0"), None)
 
     assert short(said) == {"firmwareVersion": "1.0", "rdmaFirmware": "2.0"}
 
 
 def test_no_version_is_no_attribute() -> None:
-    said = describe.describe_versions(replace(LINK, firmware="N/A", driver_version="N/A"), None, None)
+    said = slices.describe_versions(replace(LINK, firmware="N/A", driver_version="N/A"), None, None)
 
     assert short(said) == {}
 
@@ -244,17 +244,17 @@ def test_no_version_is_no_attribute() -> None:
 def test_virtual_functions_name_their_physical_one() -> None:
     function = replace(FUNCTION, physical_function="0000:1A:00.0", virtual_function_index=0)
 
-    assert short(describe.describe_sriov(function)) == {
+    assert short(slices.describe_sriov(function)) == {
         "sriov": False,
         "isSriovVf": True,
         "sriovPfAddress": "0000:1a:00.0",
         "sriovVfIndex": 0,
     }
-    assert short(describe.describe_sriov(replace(FUNCTION, sriov_total_vfs=8))) == {
+    assert short(slices.describe_sriov(replace(FUNCTION, sriov_total_vfs=8))) == {
         "sriov": True,
         "sriovVfs": 0,
     }
-    assert short(describe.describe_sriov(None)) == {"sriov": False}
+    assert short(slices.describe_sriov(None)) == {"sriov": False}
 
 
 PORTS = (
@@ -309,24 +309,22 @@ def test_an_odd_rate_is_left_out(rate: str) -> None:
 
 
 def test_alibabas_erdma_is_known_by_its_driver() -> None:
-    assert short(describe.describe_erdma(replace(FUNCTION, driver="erdma"))) == {
-        "alibaba.dra.net/erdma": True
-    }
-    assert short(describe.describe_erdma(FUNCTION)) == {}
+    assert short(slices.describe_erdma(replace(FUNCTION, driver="erdma"))) == {"alibaba.dra.net/erdma": True}
+    assert short(slices.describe_erdma(FUNCTION)) == {}
 
 
 def test_the_nearest_gpus_are_as_many_as_fit() -> None:
     gpus = tuple(Device(f"g{i}", DeviceKind.GPU, pci_address=f"0000:{i:02x}:00.0") for i in range(1, 9))
 
-    assert short(describe.describe_near_gpus(Nearest(Distance.PXB, gpus))) == {
+    assert short(slices.describe_near_gpus(Nearest(Distance.PXB, gpus))) == {
         "nearestGpus": "0000:01:00.0,0000:02:00.0,0000:03:00.0,0000:04:00.0,0000:05:00.0",
         "nearestGpuDistance": "PXB",
     }
-    assert short(describe.describe_near_gpus(None)) == {}
+    assert short(slices.describe_near_gpus(None)) == {}
 
 
 def test_a_gpu_says_what_selectors_for_nics_test_unguarded() -> None:
-    assert short(describe.describe_gpu(Gpu("0000:1b:00.0", "amd"))) == {
+    assert short(slices.describe_gpu(Gpu("0000:1b:00.0", "amd"))) == {
         "type": "gpu",
         "ifName": "",
         "rdma": False,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranet.inventory.naming import (
+from dranet.inventory.slices import (
     gpu_device_name,
     is_device_name,
     link_device_name,

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from dranet.cel import DeviceExpression
 from dranet.inventory import offer as filter_module
 from dranet.inventory.build import build_devices
-from dranet.inventory.offer import decide, take_inventory, uplink_names
+from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus, decide, take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.inventory.rules import OwnAttributes, parse_rules
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue
 from dranet.model.facts import (
     CharDevice,

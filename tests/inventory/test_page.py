@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from dranet.cel import CelError, DeviceExpression
-from dranet.inventory.infrastructure import OFFERED_KINDS
-from dranet.inventory.offer import take_inventory
+from dranet.inventory.build import OFFERED_KINDS
+from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus, take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.rules import parse_rules
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import (
     CharDevice,

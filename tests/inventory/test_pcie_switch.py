@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.inventory.describe import describe_pci
+from dranet.inventory.slices import describe_pci
 from dranet.model import attributes as a
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dranet.inventory.served_gpus import find_servers
+from dranet.inventory.offer import find_servers
 from dranet.model.facts import Gpu
 
 NVIDIA = Gpu("0000:1b:00.0", "nvidia", uuid="GPU-1")

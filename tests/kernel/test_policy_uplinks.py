@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError
-from dranet.inventory.link_dependencies import find_link_dependencies
+from dranet.inventory.topology import find_link_dependencies
 from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
 from dranet.kernel.attachment.links import read_link
 from dranet.kernel.discovery.changes import Changes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError, Reason
-from dranet.inventory.link_dependencies import find_link_dependencies
+from dranet.inventory.topology import find_link_dependencies
 from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
 from dranet.kernel.attachment.links import read_link
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dranet.telemetry import Metrics
-from dranet.telemetry.devices import COMMON_LABELS
+from dranet.telemetry.node import COMMON_LABELS
 from dranet.telemetry.recorder import Declared, Group
 from tools.pages.page import fill, table
 

@@ -1,7 +1,7 @@
 """Which other driver gives this node's GPUs to pods, according to slices of other drivers, the Node object
 and the kubelet.
 
-The rule itself is pure (``inventory.served_gpus``); this module applies it over time. When a vendor's driver
+The rule itself is pure (``inventory.offer``); this module applies it over time. When a vendor's driver
 appears, our GPUs are withdrawn at the next scan, except those that pods have. When it disappears, its GPUs
 become ours after a delay: its slices also vanish during its own update, while its pods still hold their GPUs.
 Before the first answer no GPU is offered, and the first publication waits for it, so that a restart withdraws
@@ -29,7 +29,7 @@ from msgspec import Struct
 from dranet import files
 from dranet.cluster.nodes import NodeDevices, NodeView
 from dranet.errors import ClusterError, DranetError
-from dranet.inventory.served_gpus import NO_OTHER_SERVER, UNKNOWN, ServedGpus, find_servers
+from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus, find_servers
 from dranet.model.facts import Gpu
 from dranet.settings import PublishGpus
 from dranet.telemetry import InventoryMetrics

@@ -27,7 +27,7 @@ from dranet.runtime.nri import NriPlugin
 from dranet.settings import DeviceMetrics
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from dranet.telemetry.claims import LeaseOutcome, Outcome
+from dranet.telemetry.metrics import LeaseOutcome, Outcome
 from dranet.telemetry.recorder import Exposition
 from dranet.view.policy import PolicySource
 

@@ -13,7 +13,7 @@ from dranet.driver.metrics.snapshot import NodeDevice, PodDevice, Snapshot
 from dranet.kernel.counters.links import Traffic
 from dranet.kernel.counters.ports import PortReading, parse_rate
 from dranet.model.health import PcieLink
-from dranet.telemetry.devices import DeviceFamilies
+from dranet.telemetry.node import DeviceFamilies
 from dranet.telemetry.recorder import Declared, Exposition, Sample, format_labels
 
 BITS = 8

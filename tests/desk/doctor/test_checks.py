@@ -22,7 +22,7 @@ from dranet.desk.doctor.checks import Surroundings
 from dranet.desk.doctor.pcie import compute_roce_mtu
 from dranet.desk.doctor.rdma import find_ports_between, find_redirecting
 from dranet.driver.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
-from dranet.inventory.served_gpus import ServedGpus
+from dranet.inventory.offer import ServedGpus
 from dranet.kubelet.capabilities import KubeletCapabilities
 from dranet.model.findings import Finding, Severity
 from dranet.model.host_facts import FlowFacts
