@@ -1,4 +1,4 @@
-"""What ResourceSlices say of devices: names, attributes, and pages within the limits of the Kubernetes API.
+"""Devices as ResourceSlices have them: names, attributes, pages within the limits of the Kubernetes API.
 
 The API server refuses a slice whole: one odd value would hide every device of the node. So whatever comes
 here is made to fit. Attributes of a device that has too many are chosen (:func:`fit_attributes`), which is by
