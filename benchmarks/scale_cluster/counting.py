@@ -88,10 +88,9 @@ class CountingClient(ApiClient):
     """The driver's client; what it sends and receives is added to ``traffic``."""
 
     def __init__(self, access: ClusterAccess, traffic: Traffic) -> None:
-        super().__init__(access)
+        super().__init__(access, observer=traffic)
         self._pool = _CountingPool(access, traffic)
         self._traffic = traffic
-        self.observer = traffic
 
     async def watch(self, path: str, **options: Any) -> AsyncGenerator[WatchEvent, None]:
         self._traffic.watching += 1

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from e2e.access import LaneUnavailable
 from e2e.cluster import build, config
@@ -30,6 +29,8 @@ from testbed.node.iproute import run_ip
 _BOOT_SECONDS = 60.0
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 """The controller manager makes it, so it shows that the controller manager works."""
+_BUILT_IN = ("/api/v1/namespaces/default", "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical")
+"""The API server creates them after it begins to answer; a pod of the driver needs both."""
 
 EVERYTHING = ("kube-controller-manager", "kube-scheduler")
 
@@ -84,11 +85,12 @@ class ControlPlane:
         return self.kit.kubernetes.paths[program]
 
     async def _check_served(self) -> str:
-        return await self._check_there(paths.namespace("default"))
+        return await self._check_there(*_BUILT_IN)
 
-    async def _check_there(self, path: str) -> str:
+    async def _check_there(self, *objects: str) -> str:
         async with self.connect() as api:
-            await api.get(path)
+            for path in objects:
+                await api.get(path)
         return ""
 
 
