@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not g
 
 _COUNT_HEAPS = """
 import sys, threading
-from dranet import malloc
+from dranet.driver import executor
 
 if "one" in sys.argv:
-    malloc.use_one_heap()
+    executor.use_one_heap()
 done, kept = threading.Barrier(5), []
 
 def work():
@@ -41,7 +41,7 @@ done.wait(10)
 """
 _LEAVE_HOLES = """
 import re
-from dranet import malloc
+from dranet.driver import executor
 
 def read_anonymous_mb():
     return int(re.search(r"Anonymous: +(\\d+)", open("/proc/self/smaps_rollup").read())[1]) / 1024
@@ -50,7 +50,7 @@ blocks = [bytes(2000) for _ in range(20_000)]
 pins = blocks[::500] + blocks[-1:]
 del blocks
 full = read_anonymous_mb()
-malloc.trim()
+executor.trim()
 print(int(full - read_anonymous_mb()), len(pins))
 """
 

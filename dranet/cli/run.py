@@ -7,7 +7,8 @@ import asyncio
 import os
 import signal
 
-from dranet import files, malloc
+from dranet import files
+from dranet.driver.executor import use_one_heap
 from dranet.settings import DECLARATIONS, LogFormat
 from dranet.telemetry import set_up_logging
 from dranet.view.flags import add_settings_flags, settings_from
@@ -35,11 +36,10 @@ def run(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. An end that has to be forced has an exit code of its own."""
     signal.signal(signal.SIGTERM, _end_quietly)
     os.umask(files.UMASK)
-    malloc.use_one_heap()
+    use_one_heap()
     settings = settings_from(options)
     set_up_logging(settings.log_level, as_json=settings.log_format is LogFormat.JSON)
-    from dranet.driver.app import run_driver
-    from dranet.driver.shutdown import Shutdown
+    from dranet.driver.app import Shutdown, run_driver
 
     with Shutdown(settings.drain_seconds) as ending:
         asyncio.run(run_driver(settings, ending))

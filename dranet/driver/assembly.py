@@ -24,38 +24,34 @@ from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.verdicts import Verdicts
 from dranet.driver.alignment.watch import AlignmentWatch
 from dranet.driver.attachments import Attachments
-from dranet.driver.containers import ContainerFiles
+from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
 from dranet.driver.features import Features
 from dranet.driver.gpus.containers import GpuContainers
 from dranet.driver.gpus.servers import GpuCallbacks, GpuInquiry, GpuRules, GpuServers, OwnGpus
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthCallbacks, HealthMonitor, build_rules
 from dranet.driver.health.observations import HealthObserver
-from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
+from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
+from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.scrape import set_up_gauges
 from dranet.driver.port import PortSources, build_port
-from dranet.driver.prepare import PrepareListeners, Preparer, PrepareSources
+from dranet.driver.prepare import ClaimReassigner, ClaimState, PrepareListeners, Preparer, PrepareSources
 from dranet.driver.probes.readiness import Readiness, ReadyFile
 from dranet.driver.probes.server import ProbeServer
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
-from dranet.driver.reassign import ClaimReassigner
 from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop, Reconcilers
 from dranet.driver.reconcile.pods import ActionLog, PodReconciler
-from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
-from dranet.driver.release import ClaimState
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.status_page.source import StatusSources
-from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
-from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import Reason
 from dranet.kernel.attachment.checks import UplinkRules
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress

@@ -12,27 +12,24 @@ one after the other. The second one finds the work done, and has nothing to repo
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.containers import WorkloadPack
 from dranet.driver.executor import run_with_deadline
-from dranet.driver.reconcile.runtime_view import (
-    ASSUMED_REQUEST_TIMEOUT_SECONDS,
-    RuntimeSnapshot,
-    RuntimeView,
-    placements,
-)
+from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartWindows
-from dranet.driver.workload.metadata import DeviceMetadata
-from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
@@ -41,19 +38,115 @@ from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustm
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 
+ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
+"""``plugin_request_timeout`` of a runtime that does not report it (before NRI 0.7): the default of all."""
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 _USABLE_SHARE = 0.85
 """The part of the runtime's timeout that a hook may use; the rest is for transport on a busy node."""
-
 _WAIT_SHARE = 0.85
 """The part of a container's hook in which it waits for devices; the rest is for a refusal with the reason."""
-
 BEHIND_SECONDS = 60.0
 """How long work that goes on behind a hook's answer waits for other attaches and releases, and for NICs that
 the kernel brings back."""
+
+
+class RuntimeSnapshot(Struct, frozen=True):
+    """Pods and records, read so that what differs is not just under way."""
+
+    pods: tuple[PodSandbox, ...] | None
+    """``None`` while the runtime is away, and its pods are unknown."""
+    records: tuple[PreparedClaim, ...]
+    placed_before: Mapping[str, str]
+    """Sandboxes by claim, as they were some time before the runtime's pods were asked for. A hook of another
+    instance may have attached a pod since, which is then in the records and not among the pods."""
+    is_news: bool = True
+    """The first look after a connection: what is in place is checked as a whole, and reported to users."""
+    known_before: frozenset[str] | None = None
+    """Sandboxes that the runtime had reported some time before: the hook of any other may be under way.
+    ``None``: does not matter."""
+
+
+def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
+    """Sandboxes by claim UID; empty where the claim is in none."""
+    return {record.claim.uid: record.sandbox_id for record in records}
+
+
+def lives(pod: PodSandbox) -> bool:
+    """Whether the sandbox has a network namespace of its own that is there, or has a process on the host's
+    network. For others a process means nothing: some runtimes (CRI-O) run sandboxes without any. Where the
+    look fails nothing is attached; a restore looks by itself."""
+    if pod.is_on_host_network:
+        return pod.running
+    try:
+        return Path(pod.netns_path).exists()
+    except OSError:
+        return False
+
+
+class RuntimeView:
+    """Pod sandboxes by id. Updated on the NRI thread, read on any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pods: dict[str, PodSandbox] | None = None
+        self.patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
+        """How long the runtime waits for a plugin."""
+
+    def replace(self, pods: Iterable[PodSandbox]) -> None:
+        """The runtime has these and no others."""
+        with self._lock:
+            self._pods = {pod.id: _strip(pod) for pod in pods}
+
+    def note(self, pod: PodSandbox) -> None:
+        """A sandbox runs, or gets a container."""
+        with self._lock:
+            if self._pods is not None:
+                self._pods[pod.id] = _strip(pod)
+
+    def remove(self, sandbox_id: str) -> None:
+        """It has stopped."""
+        with self._lock:
+            if self._pods is not None:
+                self._pods.pop(sandbox_id, None)
+
+    def lose(self) -> None:
+        """The runtime is away; when it is back it reports everything again."""
+        with self._lock:
+            self._pods = None
+
+    def read(self) -> tuple[PodSandbox, ...] | None:
+        """Every sandbox that has not stopped, in the order in which they came; ``None``: not known."""
+        with self._lock:
+            return None if self._pods is None else tuple(self._pods.values())
+
+
+def _strip(pod: PodSandbox) -> PodSandbox:
+    """Annotations may be long, and there may be hundreds of pods."""
+    return replace(pod, annotations={}) if pod.annotations else pod
+
+
+class SnapshotQueue:
+    """From the NRI thread to the event loop; only the newest snapshot counts."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._newest: RuntimeSnapshot | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, snapshot: RuntimeSnapshot) -> None:
+        """Called on the NRI thread."""
+        self._loop.call_soon_threadsafe(self._store, snapshot)
+
+    async def get(self) -> RuntimeSnapshot:
+        await self._filled.wait()
+        self._filled.clear()
+        assert self._newest is not None
+        return self._newest
+
+    def _store(self, snapshot: RuntimeSnapshot) -> None:
+        self._newest = snapshot
+        self._filled.set()
 
 
 def ignore(*_: object) -> None:

@@ -1,25 +1,26 @@
-"""Devices in pods: the namespaces that have them, and their RDMA device nodes.
+"""Devices in pods: the namespaces that have them, their RDMA device nodes and GIDs.
 
 Some runtimes remove a namespace before they report the pod's end (CRI-O), and links that exist only in it
 would end with it. An open descriptor keeps it alive until its devices are back. ``uverbsN``, ``umadN`` and
 ``issmN`` get the lowest free number each time their device appears: when it moves to another namespace, or
-when its driver recovers. So the nodes are read again after an attach and for each container, with a few
-small reads per device.
+when its driver recovers. So the nodes are read again after an attach and for each container.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.errors import ClaimError, DeviceError, Reason
-from dranet.kernel.discovery.rdma import find_rdma_device, read_nodes_of
+from dranet.claims.metadata import pod_rdma_device
+from dranet.errors import ClaimError, DeviceError, KernelError, Reason
+from dranet.kernel.discovery.rdma import find_rdma_device, read_gid_table, read_gids, read_nodes_of
 from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns
 from dranet.kernel.namespaces.sysfs_mount import open_sysfs
 from dranet.kernel.netlink.rdma import LOST_WITH_LINK, describe_driver
@@ -28,6 +29,18 @@ from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import PodSandbox
+from dranet.model.workload import GidSlot
+
+OpenNamespace = Callable[[], AbstractContextManager[NetworkNamespace | None]]
+"""The namespace of the pod; called where a device has moved there."""
+_KIND = re.compile(r".*/([a-z_]+?)[0-9]*")
+"""``/dev/infiniband/uverbs3``: ``uverbs``; ``rdma_cm`` has no number."""
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Gids = Mapping[str, tuple[str, ...]]
+"""By RDMA device."""
+GidTables = Mapping[str, tuple[GidSlot, ...]]
+"""By RDMA device."""
 
 
 class PodLinks(Protocol):
@@ -96,13 +109,6 @@ class HeldNamespaces:
             if self._pod_links is not None:
                 self._pod_links.forget(pod_uid)
             held.netns.close()
-
-
-OpenNamespace = Callable[[], AbstractContextManager[NetworkNamespace | None]]
-"""The namespace of the pod; called where a device has moved there."""
-
-_KIND = re.compile(r".*/([a-z_]+?)[0-9]*")
-"""``/dev/infiniband/uverbs3``: ``uverbs``; ``rdma_cm`` has no number."""
 
 
 def nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
@@ -198,3 +204,54 @@ def check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> N
             "without settings: RDMA-only ones in shared mode, and GPUs",
             reason=Reason.UNSUPPORTED_CLAIM,
         )
+
+
+def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> Gids:
+    """Return the GIDs of every RDMA device that the pod's containers can use.
+
+    The namespace is only entered for devices that moved into it. What cannot be read has none.
+    """
+    return read_where_they_are(sysfs_root, records, netns_path, _read_gids)
+
+
+def read_where_they_are(
+    sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str, read: Callable[[Path, str], T]
+) -> dict[str, T]:
+    """Return what ``read`` finds of each RDMA device, by name, in the sysfs that shows it."""
+    here, moved = _list_rdma_devices(records)
+    found = {name: read(sysfs_root, name) for name in here}
+    if moved:
+        try:
+            with NetworkNamespace.open(netns_path) as netns, open_sysfs(netns) as root:
+                found |= {name: read(root, name) for name in moved}
+        except KernelError as error:
+            log.warning("the GIDs of %s are not known: %s", ", ".join(sorted(moved)), error)
+    return found
+
+
+def _list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
+    """Return names of the devices that the host shows, and of those that moved."""
+    here: set[str] = set()
+    moved: set[str] = set()
+    for record in records:
+        for prepared in record.devices:
+            if name := pod_rdma_device(prepared):
+                steps = prepared.plan.steps if prepared.plan is not None else ()
+                (moved if any(isinstance(step, MoveRdma) for step in steps) else here).add(name)
+    return here, moved
+
+
+def _read_gids(root: Path, name: str) -> tuple[str, ...]:
+    warnings: list[str] = []
+    found = read_gids(PseudoFiles(root, warnings), name)
+    for warning in warnings:
+        log.debug("%s", warning)
+    return found
+
+
+def read_gid_tables(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> GidTables:
+    """Return the tables of every RDMA device that the pod's containers can use; unreadable ones are
+    left out."""
+    return read_where_they_are(
+        sysfs_root, records, netns_path, lambda root, name: read_gid_table(PseudoFiles(root, []), name)
+    )

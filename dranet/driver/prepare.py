@@ -1,12 +1,15 @@
-"""Prepare: fetch -> decode -> lease -> read link state -> plan -> store -> CDI -> answer.
+"""Prepare and Unprepare, and a claim's reassignment to its next pod.
 
-Slow work belongs here, so that the runtime's hook only replays a plan. DHCP servers are asked before the
-node's devices are locked, and an unused lease is released if the claim is not prepared after all. The record
-is committed before the kubelet hears "prepared". A claim's error goes into that claim's answer and never
-fails the batch.
+Prepare: fetch -> decode -> lease -> read link state -> plan -> store -> CDI -> answer. Slow work belongs
+here, so that the runtime's hook only replays a plan. DHCP servers are asked before the node's devices are
+locked, and an unused lease is released if the claim is not prepared after all. The record is committed
+before the kubelet hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
+
+Unprepare goes in reverse: devices -> leases -> files -> record. Each step may be repeated: the kubelet calls
+again until it hears of no error. The kernel's part of it is ``driver.attachments``.
 
 During an update two instances of the driver may be asked to prepare one claim. The second one waits for the
-first, finds its record, and gives the same answer. Unprepare is ``driver.release``.
+first, finds its record, and gives the same answer.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,31 +27,148 @@ from typing import TYPE_CHECKING, TypeGuard, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.driver.instances.locks import Work
-from dranet.driver.release import (
-    ClaimRelease,
-    ClaimState,
-    check_goes_on,
-    describe_bug,
-    describe_gpus,
-    run_cancellable,
-)
+from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.inventory.slices import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
-from dranet.model.device import Device
+from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
+from dranet.telemetry.metrics import PrepareMetrics
 
 if TYPE_CHECKING:
     from dranet.driver.planner import DecodedClaim, Offers, Planner
 
+RETURN_WAIT_SECONDS = 20.0
+"""How long an Unprepare, which has 30 s, waits for NICs on their way back from a dead namespace."""
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
+
+
+class ClaimState(Struct, frozen=True):
+    """Where the state of a prepared claim is, and the locks under which it changes."""
+
+    store: ClaimStore
+    attachments: Attachments
+    leases: Leases
+    files: ContainerFiles
+    work: WorkLocks
+    """By claim; and by device: two claims for one NIC would get one lease, and the loser would release it."""
+
+
+class ClaimRelease:
+    """Releases claims for the kubelet, and those that no pod uses any longer."""
+
+    def __init__(
+        self,
+        state: ClaimState,
+        announcer: Announcer,
+        metrics: PrepareMetrics,
+        on_gpus_returned: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = state.store
+        self._attachments = state.attachments
+        self._leases = state.leases
+        self._files = state.files
+        self._work = state.work
+        self._announcer = announcer
+        self._metrics = metrics
+        self._on_gpus_returned = on_gpus_returned
+
+    async def unprepare(self, ref: ClaimRef) -> str:
+        """Release a claim's devices and forget it. Returns the error text; empty is success."""
+        with self._metrics.claim(self._metrics.unprepare_seconds) as call:
+            error = await self._try_to_unprepare(ref)
+            if not error:
+                call.succeeded()
+        return error
+
+    async def _try_to_unprepare(self, ref: ClaimRef) -> str:
+        try:
+            self._store.check_version()
+            async with self._work.hold(Work.CLAIM, [ref.uid]):
+                record = self._store.get(ref.uid)
+                report = await self._release(ref.uid)
+        except DranetError as error:
+            log.warning(
+                "unprepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
+            )
+            self._announcer.unprepare_failed(ref, error)
+            return str(error)
+        except Exception as error:
+            log.exception("bug in unprepare", extra={"context": {"claim": ref}})
+            return describe_bug(error)
+        self._leases.forgotten(ref.uid)
+        if report is not None:
+            self._announcer.released(report)
+        if record is not None and describe_gpus(record) and self._on_gpus_returned is not None:
+            self._on_gpus_returned()
+        log.info("unprepared", extra={"context": {"claim": ref}})
+        return ""
+
+    async def _release(self, claim_uid: str) -> ReleaseReport | None:
+        """Leases are released from the host's links, once these are back, before another claim gets them."""
+        record = self._store.get(claim_uid)
+        release = partial(self._attachments.release_claim, claim_uid, return_seconds=RETURN_WAIT_SECONDS)
+        report = await asyncio.to_thread(release)
+        if record is None or not any(iter_leases([record])):
+            return await run_cancellable(partial(self._release_and_forget, claim_uid)) or report
+        if report is not None:
+            self._announcer.released(report)
+        async with self._work.hold(Work.ENDING_LEASES, [claim_uid]):
+            await self._leases.release(record)
+            return await run_cancellable(partial(self._release_and_forget, claim_uid))
+
+    def _release_and_forget(self, claim_uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
+        with self._attachments.locked():
+            check_goes_on(is_cancelled)
+            report = self._attachments.release_claim(claim_uid)
+            self._files.remove_all(claim_uid)
+            self._store.delete(claim_uid)
+            reached(Failpoint.RELEASE_RECORD_DELETED)
+        self._files.devices_moved()
+        return report
+
+
+async def run_cancellable(work: Callable[[Callable[[], bool]], T]) -> T:
+    """Do blocking work in a worker thread; ``work`` gets a function that returns whether we were cancelled.
+
+    The thread goes on after a cancellation, as at a stop, while the claim is no longer held for it: another
+    instance may have prepared or unprepared it. So the work has to ask under a lock that excludes others.
+    """
+    cancelled = threading.Event()
+    try:
+        return await asyncio.to_thread(work, cancelled.is_set)
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+def check_goes_on(is_cancelled: Callable[[], bool]) -> None:
+    """
+    Raises:
+        ProtocolError: the call was cancelled.
+    """
+    if is_cancelled():
+        raise ProtocolError("the driver is stopping", retryable=True)
+
+
+def describe_bug(error: Exception) -> str:
+    """The answer to the kubelet where an exception is not one of ours."""
+    return f"bug in the driver: {error!r}"
+
+
+def describe_gpus(record: PreparedClaim) -> dict[str, object]:
+    """How the claim's GPUs get into containers, for the log; empty without GPUs."""
+    gpus = [device for device in record.devices if device.device.kind is DeviceKind.GPU]
+    return {"gpus_by": ",".join(gpu.vendor_cdi_id or "device nodes" for gpu in gpus)} if gpus else {}
 
 
 class PrepareSources(Struct, frozen=True):
@@ -372,3 +493,43 @@ def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:
 
 def _names(record: PreparedClaim) -> str:
     return ",".join(device.device.name for device in record.devices)
+
+
+Reassign = Callable[[ClaimRef], Awaitable[None]]
+"""Prepares the claim again if its pod has changed; raises nothing (``Preparer.reassign``)."""
+
+
+class ClaimReassigner:
+    """Claims that a pod waits for, from the NRI thread to the event loop."""
+
+    def __init__(self, reassign: Reassign) -> None:
+        self._reassign = reassign
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[str, ClaimRef] = {}
+        self._working: set[str] = set()
+        self._news = asyncio.Event()
+
+    def ask(self, claim: ClaimRef) -> None:
+        """A pod was refused that brings a claim of another; called on any thread, never waits."""
+        self._loop.call_soon_threadsafe(self._note, claim)
+
+    def _note(self, claim: ClaimRef) -> None:
+        self._asked[claim.uid] = claim
+        self._news.set()
+
+    async def run(self) -> None:
+        """Look at each claim that was asked for, one task per claim, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                for uid in self._asked.keys() - self._working:
+                    self._working.add(uid)
+                    tasks.create_task(self._look(self._asked.pop(uid)), name=f"reassign: {uid}")
+
+    async def _look(self, claim: ClaimRef) -> None:
+        try:
+            await self._reassign(claim)
+        finally:
+            self._working.discard(claim.uid)
+            self._news.set()

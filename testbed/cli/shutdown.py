@@ -3,7 +3,7 @@
 The first one ends it. A terminal that closes, a shell or a shutdown may repeat SIGTERM and SIGHUP: that
 changes nothing. A second Ctrl-C comes from a person, and ends it at once, by ``KeyboardInterrupt``.
 
-For commands that make things on the machine; the driver itself has :mod:`dranet.driver.shutdown`.
+For commands that make things on the machine; the driver itself has :mod:`dranet.driver.app`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from dranet.claims.nccl.devices import as_gid
-from dranet.driver.workload.content import PodContext, build_content
+from dranet.driver.workload import PodContext, build_content
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import DeviceKind
 from dranet.model.facts import Address, CharDevice

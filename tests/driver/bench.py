@@ -7,15 +7,20 @@ from pathlib import Path
 
 from dranet.claims.plan.device import plan_device
 from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.containers import ContainerFiles
-from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
+from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
+from dranet.driver.hooks import (
+    ContainerServices,
+    HookListeners,
+    PodHooks,
+    RuntimeSnapshot,
+    RuntimeView,
+    placements,
+)
+from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.reconcile.loop import FileReconciler
 from dranet.driver.reconcile.pods import ActionLog, PodReconciler
-from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, placements
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate, StartWindows
-from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
-from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.restore import read_link_state

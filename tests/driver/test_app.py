@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
+from dranet.driver.app import Shutdown
 from dranet.driver.assembly import Services, assemble
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.probes.server import PartState
-from dranet.driver.shutdown import Shutdown
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from dranet.claims.plan.device import plan_device
 from dranet.cluster.events import EventNote, ObjectRef
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases
+from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
-from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.checks import read_attached

@@ -28,12 +28,11 @@ from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import Leases
-from dranet.driver.prepare import Preparer, PrepareSources
-from dranet.driver.release import ClaimState
+from dranet.driver.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
+from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate
-from dranet.driver.workload.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
 from dranet.errors import DeviceError, ProtocolError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kubelet.plugin import PrepareOutcome
@@ -710,7 +709,7 @@ def test_a_namespace_that_cannot_be_entered_for_once_takes_no_gids_out_of_the_fi
     driver, record = rdma_pod
     write_gids(driver.sysfs, "mlx5_0", GID)
     driver.metadata.attached([record], (NIC_LINK,), "/nowhere")
-    monkeypatch.setattr("dranet.driver.workload.metadata.read_pod_gids", lambda *_: {})
+    monkeypatch.setattr("dranet.driver.metadata.read_pod_gids", lambda *_: {})
     assert driver.metadata.refreshed([record], "/nowhere") is None
     assert attributes_of(driver)[RDMA_GIDS] == {"strings": [GID]}
 

@@ -18,8 +18,7 @@ from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
-from dranet.driver.prepare import Preparer, PrepareSources
-from dranet.driver.release import ClaimState
+from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DeviceError, DranetError, KernelError, Reason

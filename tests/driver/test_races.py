@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
+from dranet.driver.hooks import placements
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
-from dranet.driver.reconcile.runtime_view import placements
-from dranet.driver.release import ClaimRelease
+from dranet.driver.prepare import ClaimRelease
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace

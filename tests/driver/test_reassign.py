@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.driver.reassign import ClaimReassigner
+from dranet.driver.prepare import ClaimReassigner
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, Consumer
 from dranet.model.plan import PreparedClaim

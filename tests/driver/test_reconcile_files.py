@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.containers import ContainerFiles
+from dranet.driver.hooks import RuntimeView, SnapshotQueue
 from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop, Reconcilers
 from dranet.driver.reconcile.pods import ActionLog, PodReconciler
-from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.attachments import AttachReport
-from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives, placements
+from dranet.driver.hooks import RuntimeSnapshot, lives, placements
 from dranet.errors import Reason
 from dranet.kernel.namespaces.netns import find_netns
 from dranet.model.facts import Link

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dranet.driver.containers import WorkloadFiles, WorkloadPack
 from dranet.driver.start_gate import StartGate
-from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import ClaimError, DeviceError, DranetError, ProtocolError, Reason, StoreError
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

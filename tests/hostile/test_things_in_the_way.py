@@ -16,9 +16,9 @@ import pytest
 from dranet import files
 from dranet.driver.health.file import HealthFile
 from dranet.driver.instances.members import Members
+from dranet.driver.metadata import MetadataFiles
 from dranet.driver.probes.readiness import ReadyFile
 from dranet.driver.start_gate import StartGate
-from dranet.driver.workload.metadata import MetadataFiles
 from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
 from dranet.locks import FileLock, NamedLocks

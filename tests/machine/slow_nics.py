@@ -15,8 +15,7 @@ from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import Leases
-from dranet.driver.prepare import Preparer, PrepareSources
-from dranet.driver.release import ClaimState
+from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import DranetError
 from dranet.inventory.build import build_devices

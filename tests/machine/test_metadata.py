@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from dranet.claims.metadata import RDMA_GIDS
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
+from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.counters.ports import find_counter_folders

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dranet.claims.metadata import file_name, mount_file
-from dranet.driver.workload.metadata import MetadataFiles
+from dranet.driver.metadata import MetadataFiles
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import PreparedClaim, RequestMetadata
 from dranet.model.sandbox import Mount

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.cli.main import main
-from dranet.driver import attachments, shutdown
+from dranet.driver import app, attachments
 from dranet.driver.prepare import Preparer
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.store.claim_store import ClaimStore
@@ -66,7 +66,7 @@ def _arm_call(folder: Path) -> None:
 
 if __name__ == "__main__":
     folder, end_seconds, *arguments = sys.argv[1:]
-    shutdown.END_SECONDS = float(end_seconds)
+    app.END_SECONDS = float(end_seconds)
     for known in POINTS:
         _arm(Path(folder), known)
     _arm_call(Path(folder))

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from dranet.driver.shutdown import EXIT_FORCED, LAST_LOG_SECONDS
+from dranet.driver.app import EXIT_FORCED, LAST_LOG_SECONDS
 from testbed.cluster import DRIVER_NAME, JsonObject, Testbed
 from testbed.driver.process import DriverProcess
 from testbed.isolation import WORK_DIR

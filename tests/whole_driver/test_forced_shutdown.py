@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dranet.driver.shutdown import EXIT_FORCED
+from dranet.driver.app import EXIT_FORCED
 from testbed.cluster import Testbed
 from tests.support.waiting import until
 from tests.whole_driver.shutdowns import (

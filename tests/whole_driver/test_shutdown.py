@@ -14,8 +14,8 @@ import pytest
 
 import dranet
 from dranet.cluster import paths
+from dranet.driver.app import END_SECONDS, EXIT_FORCED, LAST_LOG_SECONDS
 from dranet.driver.instances.leader import FLUSH_SECONDS
-from dranet.driver.shutdown import END_SECONDS, EXIT_FORCED, LAST_LOG_SECONDS
 from dranet.settings import Settings
 from testbed.apiserver.faults import Trouble
 from testbed.cluster import Testbed

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from functools import partial
 
-from dranet import __version__, malloc
+from dranet import __version__
 from dranet.cluster.slices import SlicePublisher
+from dranet.driver import executor
 from dranet.driver.metrics.reading import CounterReader, Place, Readings, describe
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.driver.metrics.writing import write_devices, write_pods
@@ -174,7 +175,7 @@ class _Job:
             answer: bytes | Exception = self._work()
         except Exception as error:  # noqa: BLE001 - the waiting scrape raises it
             answer = error
-        malloc.trim()
+        executor.trim()
         with suppress(RuntimeError):  # the loop has ended, and with it the driver
             self._loop.call_soon_threadsafe(self._settle, answer, time.perf_counter())
 

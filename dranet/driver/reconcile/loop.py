@@ -20,14 +20,8 @@ from msgspec import Struct
 
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
+from dranet.driver.hooks import RuntimeSnapshot, RuntimeView, SnapshotQueue, lives, placements
 from dranet.driver.reconcile.pods import Action, ActionLog, PodReconciler, Why
-from dranet.driver.reconcile.runtime_view import (
-    RuntimeSnapshot,
-    RuntimeView,
-    SnapshotQueue,
-    lives,
-    placements,
-)
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import ClaimError, DranetError, Reason, StoreError
 from dranet.model.claim import Claim, ClaimRef

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from dranet.driver.attachments import Attachments, AttachReport
-from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives
+from dranet.driver.hooks import RuntimeSnapshot, lives
+from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.errors import DeviceError, DranetError, Reason
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim

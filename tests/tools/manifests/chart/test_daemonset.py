@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dranet.cli.main import NODE_COMMANDS, parse_arguments
-from dranet.driver.shutdown import END_SECONDS, LAST_LOG_SECONDS
+from dranet.driver.app import END_SECONDS, LAST_LOG_SECONDS
 from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import load_settings

@@ -37,9 +37,9 @@ from dranet.claims.metadata import (
     select_gids,
 )
 from dranet.claims.report import find_attached
-from dranet.driver.claim_folders import ClaimFolders
+from dranet.driver.pod_devices import Gids, read_pod_gids
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.workload.gids import Gids, read_pod_gids
+from dranet.driver.start_gate import ClaimFolders
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes

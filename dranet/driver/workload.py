@@ -21,7 +21,7 @@ from dranet.claims.nccl.topology import (
 )
 from dranet.claims.nccl.user_overrides import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
 from dranet.claims.workload import build_environment, list_memory_nodes
-from dranet.driver.workload.gids import GidTables
+from dranet.driver.pod_devices import GidTables
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
