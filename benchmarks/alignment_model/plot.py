@@ -12,7 +12,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from dranet.model.distance import Distance
-from dranet.pictures.shapes import text_width
+from dranet.pictures.layout import text_width
 
 WIDTH = 520
 _LEFT = 20

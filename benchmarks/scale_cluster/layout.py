@@ -15,7 +15,7 @@ from dranet.inventory.slices import Pages, plan_slices
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.settings import PublishGpus, Settings
-from dranet.view.capture_file import read_capture
+from dranet.view.options import read_capture
 from dranet.view.policy import load_policy
 
 CAPTURE = Path(__file__).parents[2] / "tests/data/hgx-b200/capture.json"

@@ -16,8 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dranet.cel.expression import OPERATOR, Expression
-from dranet.cel.tokens import significant_tokens
+from dranet.cel.expression import OPERATOR, Expression, significant_tokens
 from dranet.cel.values import new_attribute, new_semver
 
 

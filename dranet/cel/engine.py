@@ -86,9 +86,7 @@ def _environment(variables: Variables) -> Any:
             hint="install the package cel-expr-python, or dranet with its extra filter (on a node) or desk",
             reason=Reason.MISSING_FEATURE,
         ) from error
-    from dranet.cel.library import FUNCTIONS
-    from dranet.cel.library.declare import declare
-    from dranet.cel.library.network import to_text
+    from dranet.cel.library import FUNCTIONS, declare, to_text
 
     return cel.NewEnv(
         descriptor_pool=descriptor_pool(),

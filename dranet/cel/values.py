@@ -94,7 +94,7 @@ URL = "kubernetes.URL"
 IP = "net.IP"
 CIDR = "net.CIDR"
 NOTHING = "dranet.Nothing"
-"""A type without values (see :mod:`dranet.cel.library.declare`)."""
+"""A type without values (see :mod:`dranet.cel.library`)."""
 ATTRIBUTE = "v1.DeviceAttribute"
 """As the Go type is called in DraNet's filters."""
 

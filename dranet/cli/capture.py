@@ -14,7 +14,7 @@ from dranet.errors import SettingsError
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import Settings
-from dranet.view.flags import add_settings_flags, read_settings
+from dranet.view.options import add_settings_flags, read_settings
 
 STANDARD_OUTPUT = "-"
 

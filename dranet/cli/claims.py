@@ -51,7 +51,7 @@ from dranet.terminal import (
     print_document,
     printable,
 )
-from dranet.view.flags import add_settings_flags, read_settings
+from dranet.view.options import add_settings_flags, read_settings
 
 
 class State(StrEnum):

@@ -14,19 +14,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dranet.cli.look import Eye, add_look_flags, warn
-from dranet.cli.topology_text import draw_topology
+from dranet.cli.topology import draw_topology
 from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
 from dranet.kernel.discovery.changes import EVERYTHING
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.pictures.device_summary import UNKNOWN, DeviceSummarizer, DeviceSummary, first_of, nearest_text
-from dranet.pictures.node_view import summarize
+from dranet.pictures.summary import (
+    UNKNOWN,
+    DeviceSummarizer,
+    DeviceSummary,
+    first_of,
+    nearest_text,
+    summarize,
+)
 from dranet.settings import Settings
 from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document, printable
-from dranet.view.documents import build_slice_objects, describe_devices, to_json, to_yaml
-from dranet.view.node_view import NodeView
+from dranet.view.node_view import NodeView, build_slice_objects, describe_devices, to_json, to_yaml
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,8 +13,8 @@ from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
-from dranet.view.flags import add_settings_flags, read_settings
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
+from dranet.view.options import add_settings_flags, read_settings
 from dranet.view.policy import load_policy
 
 

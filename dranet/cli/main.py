@@ -1,4 +1,4 @@
-"""``dranet``: one program, one module per command. No decisions here, only arguments and print-outs."""
+"""``dranet``: one program, a module for each command or two. No decisions, only arguments and print-outs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NODE_COMMANDS = {
     "claims": "dranet.cli.claims",
     "capture": "dranet.cli.capture",
     "doctor": "dranet.cli.doctor.command",
-    "ready": "dranet.cli.ready",
-    "seccomp": "dranet.cli.seccomp",
+    "ready": "dranet.cli.pod",
+    "seccomp": "dranet.cli.pod",
 }
 """What runs on a node: the image holds these and the modules they reach (``tools.image.trees``)."""
 
@@ -60,8 +60,8 @@ def build_parser(first_argument: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(VERSION_FLAG, action="version", version=f"dranet {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
-    for name in _choose_commands(first_argument):
-        import_module(COMMANDS[name]).add_parser(commands)
+    for module in dict.fromkeys(COMMANDS[name] for name in _choose_commands(first_argument)):
+        import_module(module).add_parser(commands)
     return parser
 
 

@@ -11,7 +11,7 @@ from dranet import files
 from dranet.driver.executor import use_one_heap
 from dranet.settings import DECLARATIONS, LogFormat
 from dranet.telemetry import set_up_logging
-from dranet.view.flags import add_settings_flags, settings_from
+from dranet.view.options import add_settings_flags, settings_from
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -31,7 +31,7 @@ from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind, ScanPhase
-from dranet.view.capture_file import read_capture
+from dranet.view.options import read_capture
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,15 @@ from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
-from dranet.pictures.device_summary import DeviceSummarizer, DeviceSummary, nearest_words
-from dranet.pictures.node_view import (
+from dranet.pictures.summary import (
     Branch,
+    DeviceSummarizer,
+    DeviceSummary,
     Look,
     choose_hardware,
     cpus_of,
     name_hardware,
+    nearest_words,
     root_branches,
     summarize,
 )

@@ -1,4 +1,5 @@
-"""Shapes -> a standalone SVG document: one style sheet for light and dark, no script, nothing external.
+"""Shapes -> a standalone SVG document: one style sheet for light and dark, no script, nothing external; and
+SVG -> PNG, with a font that comes along, so that it looks the same on machines without fonts.
 
 All texts are escaped. Characters that XML cannot contain were escaped before.
 """
@@ -8,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from dranet.errors import SettingsError
 from dranet.pictures.boxes import build_picture
-from dranet.pictures.layout import lay_out
-from dranet.pictures.node_view import Look
-from dranet.pictures.shapes import Drawing, Line, Rect, Shape, Text
+from dranet.pictures.layout import Drawing, Line, Rect, Shape, Text, lay_out
+from dranet.pictures.summary import Look
 
 FONTS = "Arimo, 'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"
 
@@ -145,3 +150,34 @@ def _quoted(value: float) -> str:
 def _number(value: float) -> str:
     """The same text on every machine: at most one decimal."""
     return f"{round(value, 1):g}"
+
+
+ZOOM = 2
+"""For screens with small pixels."""
+
+FONT_FAMILY = "Arimo"
+"""Has the metrics of Arial."""
+
+
+def render_png(svg: str) -> bytes:
+    """Render the picture in light colours, two pixels for each of the SVG.
+
+    Raises:
+        SettingsError: the optional packages are not installed.
+    """
+    if find_spec("resvg_py") is None or find_spec("fontpkg_arimo") is None:
+        raise SettingsError(
+            "PNG needs the optional packages of dranet[pictures], which are not installed",
+            hint="`make setup` in a checkout brings them; or take -o svg, which needs nothing",
+        )
+    resvg: Any = import_module("resvg_py")
+    with as_file(files("fontpkg_arimo").joinpath("files")) as fonts:
+        png: bytes = resvg.svg_to_bytes(
+            svg_string=svg,
+            zoom=ZOOM,
+            skip_system_fonts=True,
+            font_files=sorted(str(path) for path in fonts.glob("*.ttf")),
+            font_family=FONT_FAMILY,
+            sans_serif_family=FONT_FAMILY,
+        )
+    return png

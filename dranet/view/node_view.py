@@ -1,12 +1,21 @@
-"""A node, or the capture of one, with the decisions of the driver about its devices."""
+"""A node, or the capture of one, with the decisions of the driver about its devices; and these devices as
+documents for programs: JSON, YAML, and the ResourceSlices that the driver would write."""
 
 from __future__ import annotations
 
+import json
 import socket
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from dranet.inventory.policy import Policy
-from dranet.model.device import Device
-from dranet.pictures import node_view
+from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
+from dranet.inventory.policy import Decision, Policy
+from dranet.inventory.slices import build_slices, fit_attributes
+from dranet.inventory.topology import nearest
+from dranet.model.attributes import cut_text
+from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.pictures.summary import Look
 from dranet.settings import Settings
 
 SHAPING_SETTINGS = (
@@ -25,7 +34,7 @@ SHAPING_SETTINGS = (
 """The settings that decide which devices are offered, and with which attributes."""
 
 
-class NodeView(node_view.Look, frozen=True):
+class NodeView(Look, frozen=True):
     """The facts of a node, the driver's decisions about its devices, and the policy behind them."""
 
     policy: Policy
@@ -46,3 +55,98 @@ class NodeView(node_view.Look, frozen=True):
     def offered(self) -> tuple[Device, ...]:
         """In the order of publishing."""
         return tuple(decision.device for decision in self.inventory if decision.published)
+
+
+Document = Mapping[str, Any]
+
+
+def describe_devices(look: NodeView, shown: Iterable[Decision]) -> list[Document]:
+    """Everything known of each device, with the same keys for all."""
+    gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
+    by_address = {device.pci_address: device.name for device in look.devices if device.pci_address}
+    virtual_functions: dict[str, list[str]] = defaultdict(list)
+    for device in look.devices:
+        if device.physical_function:
+            virtual_functions[device.physical_function].append(device.name)
+    return [
+        _describe_whole(decision)
+        | {
+            "attributesLeftOut": dict(fit_attributes(decision.device, look.policy).left_out),
+            "physicalFunction": by_address.get(decision.device.physical_function),
+            "virtualFunctions": virtual_functions.get(decision.device.pci_address, []),
+            "nearestGpus": _nearest(decision.device, gpus),
+        }
+        for decision in shown
+    ]
+
+
+def describe(decision: Decision) -> dict[str, Any]:
+    """What a device is, where it sits, and whether it is offered."""
+    device = decision.device
+    return {
+        "name": device.name,
+        "kind": str(device.kind),
+        "published": decision.published,
+        "reason": decision.reason,
+        "ifName": device.ifname or None,
+        "rdmaDevice": device.rdma_device or None,
+        "numaNode": device.numa_node,
+        "pciAddress": device.pci_address or None,
+        "pcieRoot": device.pcie_root or None,
+        "pciPath": list(device.pci_path),
+    }
+
+
+def _describe_whole(decision: Decision) -> dict[str, Any]:
+    device = decision.device
+    return {
+        **describe(decision),
+        "deviceNodes": [node.path for node in device.char_devices],
+        "attributes": {name: _plain(value) for name, value in sorted(device.attributes.items())},
+    }
+
+
+def _plain(value: AttributeValue) -> bool | int | str | list[int]:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _nearest(device: Device, gpus: Sequence[Device]) -> Document | None:
+    found = None if device.kind is DeviceKind.GPU else nearest(device, gpus)
+    if found is None:
+        return None
+    return {"distance": found.distance.name, "devices": [gpu.name for gpu in found.devices]}
+
+
+def build_slice_objects(look: NodeView, driver: str, node: str) -> list[Document]:
+    """The ResourceSlices as the driver would create them; it adds the Node as their owner."""
+    pages = build_pages(build_slices(look.offered, look.policy))
+    plan = plan_sync((), DesiredPool(driver, node, node, pages))
+    return [write.body for write in plan.writes if isinstance(write, CreateSlice)]
+
+
+def to_json(document: object) -> str:
+    """Indented; text that is no text (odd bytes in an interface name) as ``\\udc..`` escapes."""
+    return json.dumps(document, indent=2)
+
+
+def to_yaml(documents: Sequence[object]) -> str:
+    """One YAML document for each, keys in the given order."""
+    import yaml  # costs what only this output has to pay
+
+    dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
+    text: str = yaml.dump_all(
+        map(_sendable, documents), Dumper=dumper, sort_keys=False, allow_unicode=True, width=1_000_000
+    )
+    return text.rstrip("\n")
+
+
+def _sendable(value: Any) -> Any:
+    """A copy, so that nothing in it is there twice and needs an alias. YAML has no escape for half a
+    character: such text gets one of ours."""
+    if isinstance(value, str):
+        return value if cut_text(value) is not None else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {key: _sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable(item) for item in value]
+    return value

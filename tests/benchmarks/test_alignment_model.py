@@ -38,7 +38,7 @@ from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.distance import Distance
-from dranet.pictures.shapes import text_width
+from dranet.pictures.layout import text_width
 from tests.data.layouts import CLAIMED_LAYOUTS, take_layout
 from tests.desk.templates.distances import allocate_choice, distances_of
 from tests.desk.templates.layout_clusters import world

@@ -32,17 +32,17 @@ from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts
-from dranet.pictures.device_summary import (
+from dranet.pictures.summary import (
     DeviceSummary,
     first_of,
     model_text,
     rate_text,
     speed_text,
+    summarize,
     vendor_text,
 )
-from dranet.pictures.node_view import summarize
 from dranet.terminal import Screen, cut, find_screen, format_table, printable
-from dranet.view.capture_file import read_capture
+from dranet.view.options import read_capture
 from tests.cli.small_node import SMALL, nic, pci
 from tests.support.namespaces import Namespace
 

@@ -23,12 +23,21 @@ from dranet.model.capture import Capture, encode_capture
 from dranet.model.distance import Distance
 from dranet.model.facts import Gpu, Host, Link, NodeFacts, NumaNode
 from dranet.pictures.boxes import Tone, build_picture
-from dranet.pictures.layout import DESK, PHONE, Measures, lay_out
-from dranet.pictures.png import ZOOM, render_png
-from dranet.pictures.shapes import Drawing, Rect, Text, fit_text, fit_words, text_width
-from dranet.pictures.svg import draw_svg, render_svg
-from dranet.view.capture_file import read_capture
+from dranet.pictures.layout import (
+    DESK,
+    PHONE,
+    Drawing,
+    Measures,
+    Rect,
+    Text,
+    fit_text,
+    fit_words,
+    lay_out,
+    text_width,
+)
+from dranet.pictures.svg import ZOOM, draw_svg, render_png, render_svg
 from dranet.view.node_view import NodeView
+from dranet.view.options import read_capture
 from tests.cli.small_node import SMALL, nic, pci
 from tools.pages.examples import PAGES, PICTURES, fill_page, print_out
 
@@ -284,7 +293,7 @@ def test_the_png_has_twice_the_size_of_the_svg(tmp_path: Path) -> None:
 
 
 def test_without_the_optional_packages_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dranet.pictures.png.find_spec", lambda _: None)
+    monkeypatch.setattr("dranet.pictures.svg.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match="`make setup` in a checkout brings them; or take -o svg"):
         render_png("<svg/>")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.doctor.kubelet_config import read_device_plugins, read_kubelet_config
+from dranet.cli.doctor.node_config import read_device_plugins, read_kubelet_config
 from dranet.kernel.sysfs.files import PseudoFiles
 
 CONFIG = """apiVersion: kubelet.config.k8s.io/v1beta1

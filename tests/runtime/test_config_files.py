@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.cli.doctor.runtime_config import parse_duration, read_runtime_config
+from dranet.cli.doctor.node_config import parse_duration, read_runtime_config
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import RuntimeConfig
 
@@ -89,10 +89,11 @@ def test_durations_are_those_of_go(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
-class Files:
-    """One file that may hold anything."""
+class OneFile(PseudoFiles):
+    """That may hold anything."""
 
     def __init__(self, text: str) -> None:
+        super().__init__(Path("/"), [])
         self._text = text
 
     def whole_text(self, path: str) -> str:
@@ -113,6 +114,6 @@ def test_any_file_gives_a_configuration_or_its_defaults(text: str, imports: str,
         f'[plugins."io.containerd.cri.v1.runtime"]\ncdi_spec_dirs = {dirs}\n'
     )
     for content in (text or "x", odd):
-        found = read_runtime_config(Files(content))
+        found = read_runtime_config(OneFile(content))
         assert found is not None
         assert found.runtime == "containerd"

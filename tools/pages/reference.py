@@ -17,7 +17,7 @@ from dranet.model.attributes import (
     Attribute,
 )
 from dranet.settings import DECLARATIONS, Declaration
-from dranet.view.flags import default_text
+from dranet.view.options import default_text
 from tools.pages.alerts import alerts_page
 from tools.pages.chart import build_chart, can_render, render_plain_manifests, values_page
 from tools.pages.doctor import SCHEMA_NAME as DOCTOR_SCHEMA_NAME

@@ -27,9 +27,8 @@ from msgspec import Struct
 
 from dranet import __version__
 from dranet.cli.claims import build_document, look
-from dranet.cli.doctor.cluster import fetch_events
 from dranet.cli.doctor.examine import Examination, Progress
-from dranet.cli.doctor.running import FEATURES_PATH, NotListening, fetch_page
+from dranet.cli.doctor.peers import FEATURES_PATH, NotListening, fetch_events, fetch_page
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.desk.redact.text import KNOWN_DOMAINS, redact_texts
 from dranet.errors import DranetError, SettingsError

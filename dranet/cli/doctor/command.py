@@ -25,7 +25,7 @@ from dranet.terminal import (
     never_fail_to_print,
     print_document,
 )
-from dranet.view.flags import add_settings_flags, settings_from
+from dranet.view.options import add_settings_flags, settings_from
 
 FORMAT = "dranet.doctor/1"
 CHART_CONFIG = Path("/etc/dranet/settings.yaml")

@@ -7,18 +7,19 @@ they call. The rest is asked here and now. A part that cannot be read does not s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.cli.doctor.cluster import ask_cluster_with_deadline, not_asked
-from dranet.cli.doctor.kubelet_config import read_device_plugins, read_kubelet_config
-from dranet.cli.doctor.places import judge_places, judge_rights, rights_elsewhere
-from dranet.cli.doctor.running import ask_running_driver, no_answer
-from dranet.cli.doctor.runtime_config import read_runtime_config
-from dranet.desk.doctor.catalogue import run_checks
+from dranet.cli.doctor.node_config import read_device_plugins, read_kubelet_config, read_runtime_config
+from dranet.cli.doctor.peers import ask_cluster_with_deadline, ask_running_driver, no_answer, not_asked
+from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN, NO_NEW_PRIVILEGES, RIGHTS, run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
 from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.driver.publish import CapturedFacts
@@ -27,12 +28,17 @@ from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.host_checks.read import find_root, read_host_facts
+from dranet.kernel.host_checks.rights_trials import try_calls
+from dranet.kernel.refusals import Rights, read_rights
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.findings import PATIENCE, Finding, Severity, ok
 from dranet.model.host_facts import HostFacts
+from dranet.security.context import CAPABILITIES, HOST_PROC, MOUNTS, HostMount, resolve_path
+from dranet.security.seccomp import RULES
 from dranet.settings import Settings
+from dranet.store.record_folder import RecordFolder
 from dranet.view.policy import load_policy
 
 SETTINGS, VIEW = "settings", "view"
@@ -174,3 +180,257 @@ def _read_host(
     host = replace(host, runtime=config, kubelet=read_kubelet_config(files, kubelet))
     plugins = read_device_plugins(kubelet)
     return host, tuple(DevicePlugin(resource, ids) for resource, ids in plugins)
+
+
+PLACES = "places"
+_NOT_OURS = "may not be used by this user"
+PLACE = "place"
+"""The id of its findings."""
+
+LEAST_FREE_BYTES = 16 << 20
+"""Records and spec files are a few kilobytes each; less than this is a disk that is full."""
+
+
+def judge_places(settings: Settings) -> list[Finding]:
+    """One finding for each place; reads only."""
+    return list(_iter_findings(settings))
+
+
+def _iter_findings(settings: Settings) -> Iterator[Finding]:
+    registry = settings.kubelet_root / "plugins_registry"
+    root = "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?"
+    yield _judge_folder(registry, "the kubelet cannot find the driver", root, may_be_made=False)
+    yield _judge_folder(settings.plugin_dir, "the kubelet cannot call the driver", root)
+    yield _judge_folder(
+        settings.state_dir,
+        "no claim can be prepared: what is promised must be on disk first",
+        "mount a folder of the node's own disk there (--state-dir)",
+    )
+    yield from _judge_damaged_records(settings.state_dir)
+    yield _judge_folder(
+        settings.cdi_dir,
+        "the runtime does not learn what a container of a claim gets",
+        "mount the folder that the runtime reads CDI specs from (--cdi-dir)",
+    )
+    yield _judge_nri_socket(settings.nri_socket)
+    yield _judge_folder(
+        settings.sysfs_root / "class" / "net",
+        "devices of the node are not found",
+        "mount the node's sysfs (--sysfs-root)",
+        may_be_made=False,
+        must_be_writable=False,
+    )
+
+
+def _judge_damaged_records(state_dir: Path) -> Iterator[Finding]:
+    try:
+        damaged = RecordFolder(state_dir / "claims").read_unreadable()
+    except OSError:
+        return  # the state folder itself has been checked, and a driver that never ran has no records
+    for record in damaged:
+        yield Finding(
+            PLACES,
+            Severity.WARNING,
+            f"{record.file}: the record of claim {record.claim_uid} cannot be read: {record.why}",
+            "a NIC whose record was lost comes back from its pod as the pod had it",
+            "look at the disk and at dranet claims, then remove the file",
+            "store-damaged",
+        )
+
+
+def _judge_folder(
+    folder: Path, matters: str, fix: str, *, may_be_made: bool = True, must_be_writable: bool = True
+) -> Finding:
+    try:
+        return _look_at(folder, matters, fix, may_be_made=may_be_made, must_be_writable=must_be_writable)
+    except OSError as error:
+        if error.errno == errno.EACCES and not is_like_driver():
+            return _hidden(str(folder))
+        return _unfit(f"{folder}: {error.strerror}", matters, fix)
+
+
+def _look_at(folder: Path, matters: str, fix: str, *, may_be_made: bool, must_be_writable: bool) -> Finding:
+    """
+    Raises:
+        OSError: the folder cannot even be looked at.
+    """
+    if not folder.exists():
+        nearest = next(parent for parent in folder.parents if parent.exists())
+        may_make = os.access(nearest, os.W_OK) or not is_like_driver()
+        if may_be_made and nearest.is_dir() and may_make:
+            return Finding(
+                PLACES, Severity.NOTE, f"{folder} does not exist yet; the driver makes it", id=PLACE
+            )
+        return _unfit(f"{folder} does not exist", matters, fix)
+    if not folder.is_dir():
+        return _unfit(f"{folder} is not a folder", matters, fix)
+    if must_be_writable and is_like_driver() and not os.access(folder, os.W_OK):
+        return _unfit(f"{folder} cannot be written", matters, fix)
+    shortage = _find_shortage(os.statvfs(folder)) if must_be_writable else ""
+    if shortage:
+        return _unfit(f"{folder} has {shortage}", matters, "make room there")
+    return ok(PLACES, str(folder), PLACE)
+
+
+def _find_shortage(free: os.statvfs_result) -> str:
+    if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
+        return f"{free.f_bavail * free.f_frsize >> 20} MiB left"
+    return "no room for another file (inodes)" if free.f_files and not free.f_favail else ""
+
+
+def _judge_nri_socket(path: Path) -> Finding:
+    enable = (
+        "enable NRI in the runtime (containerd 2.0 has it on, CRI-O by enable_nri), or correct --nri-socket"
+    )
+    try:
+        is_socket = stat.S_ISSOCK(path.stat().st_mode)
+        trouble = _probe_socket(path) if is_socket else "is not a socket"
+    except OSError as error:
+        if error.errno == errno.EACCES and not is_like_driver():
+            return _hidden(f"the NRI socket {path}")
+        return _no_nri(f"the NRI socket {path}: {error.strerror}", enable)
+    if trouble == _NOT_OURS and not is_like_driver():
+        return _hidden(f"the NRI socket {path}")
+    if not trouble:
+        return ok(PLACES, str(path), PLACE)
+    return _no_nri(f"the NRI socket {path} {trouble}", enable)
+
+
+def _probe_socket(path: Path) -> str:
+    """What is wrong with a socket; empty if a program listens on it.
+
+    The program does not notice: it uses a stream socket, so the kernel refuses our datagram socket
+    (EPROTOTYPE) before it reaches the program, and with another error where no program listens.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(bytes(path))
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                return "is left over: no program listens on it"
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return _NOT_OURS
+    return ""
+
+
+def is_like_driver() -> bool:
+    """Whether we are root, as the driver is: what other users may not see or write does not matter to the
+    driver."""
+    return os.geteuid() == 0
+
+
+def _hidden(what: str) -> Finding:
+    return Finding(
+        PLACES,
+        Severity.NOTE,
+        f"{what} cannot be looked at by this user",
+        "it is not judged",
+        "run the doctor as root",
+        PLACE,
+    )
+
+
+def _no_nri(seen: str, fix: str) -> Finding:
+    return _unfit(seen, "no NIC can be attached, so no claim with a NIC is prepared", fix)
+
+
+def _unfit(seen: str, matters: str, fix: str) -> Finding:
+    return Finding(PLACES, Severity.PROBLEM, seen, matters, fix, PLACE)
+
+
+_OWN_PROC = Path("/proc")
+
+
+def judge_rights(settings: Settings) -> list[Finding]:
+    """One finding for each missing right, or a single one if none is missing; reads only."""
+    if os.geteuid() != 0:
+        seen = "not judged: this is not root, as the driver is"
+        return [Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)]
+    rights, status = read_rights(), _OWN_PROC / "self/mountinfo"
+    mounts = status.read_text(errors="replace") if settings.procfs_root != _OWN_PROC else ""
+    missing = [
+        *_judge_capabilities(rights),
+        *_judge_calls(rights, try_calls()),
+        *(_judge_mounts(settings, parse_mount_points(mounts)) if mounts else ()),
+        *(_judge_gain(rights) if mounts else ()),
+    ]
+    return missing or [ok(RIGHTS, "all that the driver needs", CAPABILITY)]
+
+
+def rights_elsewhere() -> Finding:
+    """A finding for another container than the driver's, whose rights are not the driver's."""
+    seen = "not judged: this is not the driver's container"
+    return Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)
+
+
+def _judge_capabilities(rights: Rights) -> Iterator[Finding]:
+    for capability in CAPABILITIES:
+        if not rights.has(capability.name):
+            severity = Severity.WARNING if capability.feature else Severity.PROBLEM
+            seen = f"CAP_{capability.name} lacks"
+            fix = f"add {capability.name} to the capabilities of the driver's container"
+            yield Finding(RIGHTS, severity, seen, capability.without, fix, CAPABILITY)
+
+
+def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding]:
+    """Judge refused calls; a missing capability that explains one has been reported already."""
+    for rule in RULES:
+        if rule.name in refused and all(map(rights.has, rule.needs)):
+            severity = Severity.WARNING if rule.feature else Severity.PROBLEM
+            seen = f"the kernel or a seccomp profile refuses {', '.join(rule.calls)}: {refused[rule.name]}"
+            fix = "use the profile that `dranet seccomp` prints, or add this to yours"
+            yield Finding(RIGHTS, severity, seen, rule.without, fix, CALL)
+
+
+def _judge_gain(rights: Rights) -> Iterator[Finding]:
+    if rights.may_gain:
+        seen = "a program that the driver starts could gain rights"
+        yield Finding(RIGHTS, Severity.NOTE, seen, NO_NEW_PRIVILEGES.matters, NO_NEW_PRIVILEGES.fix, GAIN)
+
+
+def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Finding]:
+    places = {
+        "kubelet_root": str(settings.kubelet_root),
+        "state_dir": str(settings.state_dir),
+        "cdi_dir": str(settings.cdi_dir),
+        "nri_dir": str(settings.nri_socket.parent),
+        "driver_name": settings.driver_name,
+    }
+    for mount in MOUNTS:
+        path = os.path.realpath(
+            resolve_path(mount.path, places).replace(HOST_PROC, str(settings.procfs_root), 1)
+        )
+        if fault := _find_fault(mount, path, points):
+            severity = Severity.NOTE if mount.feature else Severity.PROBLEM
+            folder = resolve_path(mount.host_path, places)
+            fix = f"mount the node's {folder} at {path}{'' if mount.read_only else ', writable'}"
+            if mount.propagation != "None":
+                fix += f", with mountPropagation: {mount.propagation}"
+            yield Finding(RIGHTS, severity, f"{path} {fault}", mount.without, fix, FOLDER)
+
+
+def _find_fault(mount: HostMount, path: str, points: Mapping[str, bool]) -> str:
+    """What is wrong with a folder; empty where nothing is."""
+    nearest = next((str(p) for p in (Path(path), *Path(path).parents) if str(p) in points), "/")
+    is_within = mount.path.startswith(f"{HOST_PROC}/") and nearest != path
+    if nearest == "/" or is_within:
+        return "is not mounted from the node"
+    if not mount.read_only and os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "is mounted read-only"
+    if mount.propagation != "None" and not points[nearest]:
+        return "does not show what the node mounts there later"
+    return ""
+
+
+def parse_mount_points(mountinfo: str) -> dict[str, bool]:
+    """Where something is mounted, and whether later mounts of the node also appear there.
+
+    ``proc_pid_mountinfo(5)``.
+    """
+    points = {}
+    for line in mountinfo.splitlines():
+        before, _, _ = line.partition(" - ")
+        fields = before.split()
+        if len(fields) >= 6:
+            points[fields[4]] = any(tag.startswith(("master:", "shared:")) for tag in fields[6:])
+    return points

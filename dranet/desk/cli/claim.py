@@ -28,9 +28,8 @@ from dranet.desk.templates.request import ClaimRequest
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
 from dranet.terminal import PROSE, print_document
-from dranet.view.documents import to_json, to_yaml
-from dranet.view.flags import read_settings
-from dranet.view.node_view import NodeView
+from dranet.view.node_view import NodeView, to_json, to_yaml
+from dranet.view.options import read_settings
 
 _KINDS = ("ResourceSlice", "DeviceClass", "Node")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

@@ -33,8 +33,8 @@ from dranet.errors import SettingsError
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.flags import read_settings
 from dranet.view.node_view import NodeView
+from dranet.view.options import read_settings
 
 _DESCRIPTION = """\
 Explain why a ResourceClaim, or all claims of a pod together, can or cannot be

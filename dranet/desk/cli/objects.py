@@ -165,8 +165,8 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
 
 def add_facts_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that shape what a capture publishes."""
-    from dranet.view.flags import add_settings_flags
     from dranet.view.node_view import SHAPING_SETTINGS
+    from dranet.view.options import add_settings_flags
 
     group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
     add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
@@ -198,9 +198,8 @@ def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterOb
         SettingsError: a file that cannot be read or is no capture; a setting that is wrong.
     """
     from dranet.inventory.offer import take_inventory
-    from dranet.view.capture_file import read_capture
-    from dranet.view.documents import build_slice_objects
-    from dranet.view.node_view import NodeView
+    from dranet.view.node_view import NodeView, build_slice_objects
+    from dranet.view.options import read_capture
     from dranet.view.policy import load_policy
 
     policy = load_policy(settings)

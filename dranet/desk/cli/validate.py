@@ -20,7 +20,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import RULES, Key, LintSeverity, Scope, key_of, read_devices
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.flags import read_settings
+from dranet.view.options import read_settings
 
 EXIT_FOUND = 1
 

@@ -26,7 +26,7 @@ from dranet.desk.lint import (
     rules,
 )
 from dranet.terminal import PROSE, Screen
-from dranet.view.documents import to_json
+from dranet.view.node_view import to_json
 
 _MAX_DEPTH = 12
 """How deep a pod template may be in an object; a JobSet has it at five."""

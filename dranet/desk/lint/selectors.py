@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from dranet.cel import CelError, NotJudged
-from dranet.cel.tokens import significant_tokens
+from dranet.cel.expression import significant_tokens
 from dranet.desk.cel import DeviceSelector, DeviceValues
 from dranet.desk.cel.uses import Use
 from dranet.desk.kubeapi.objects import JsonObject

@@ -13,7 +13,7 @@ from dranet.driver.status_page.tables import find_holders, show_claims, show_dev
 from dranet.model.findings import Finding, Severity
 from dranet.pictures.boxes import Mark, Picture, build_picture
 from dranet.pictures.layout import PAGE, PHONE, Measures, lay_out
-from dranet.pictures.node_view import Look, choose_hardware, summarize
+from dranet.pictures.summary import Look, choose_hardware, summarize
 from dranet.pictures.svg import INLINE_STYLE, render_inline
 
 _PAGE = """

@@ -12,8 +12,7 @@ from dranet.health.tracker import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.device import Device
 from dranet.model.plan import PreparedDevice
-from dranet.pictures.device_summary import DeviceSummarizer
-from dranet.pictures.node_view import Look, choose_hardware, name_hardware, summarize
+from dranet.pictures.summary import DeviceSummarizer, Look, choose_hardware, name_hardware, summarize
 
 MOST_DEVICES = 256
 """Rows. Nodes have fewer hardware devices, but some offer hundreds of software links."""

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from dranet.cli.doctor import bundle
 from dranet.cli.doctor import command as doctor
 from dranet.cli.doctor.bundle import Piece, find_names, pack
-from dranet.cli.doctor.cluster import trim_event
 from dranet.cli.doctor.examine import Examination
+from dranet.cli.doctor.peers import trim_event
 from dranet.cli.main import main
 from dranet.desk.doctor.checks import ClusterFacts, Surroundings
 from dranet.model.facts import Address, Host, Link, NodeFacts

@@ -16,10 +16,9 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
-from dranet.cli.doctor import cluster, places, running
-from dranet.cli.doctor.cluster import judge_denied, parse_node
-from dranet.cli.doctor.places import judge_places
-from dranet.cli.doctor.running import ask_running_driver
+from dranet.cli.doctor import examine, peers
+from dranet.cli.doctor.examine import judge_places
+from dranet.cli.doctor.peers import ask_running_driver, judge_denied, parse_node
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
@@ -132,7 +131,7 @@ async def ask(
         kubeconfig = tmp_path / "kubeconfig"
         server.write_kubeconfig(kubeconfig, token=token)
         settings = Settings(node_name="node-a", kubeconfig=str(kubeconfig), list_attributes=True)
-        findings, _ = await cluster.ask_cluster(settings, ask_for_features=True)
+        findings, _ = await peers.ask_cluster(settings, ask_for_features=True)
         return findings
 
 
@@ -166,14 +165,14 @@ async def test_an_api_server_that_is_away_is_one_problem(tmp_path: Path) -> None
     async with ApiServer() as server:
         server.write_kubeconfig(tmp_path / "kubeconfig")
     settings = Settings(node_name="node-a", kubeconfig=str(tmp_path / "kubeconfig"))
-    (finding,), facts = await cluster.ask_cluster(settings, ask_for_features=True)
+    (finding,), facts = await peers.ask_cluster(settings, ask_for_features=True)
     assert facts == ClusterFacts()
     assert (finding.severity, finding.part) == (PROBLEM, "api")
 
 
 async def test_a_kubeconfig_that_is_not_there_is_one_problem_with_its_mend(tmp_path: Path) -> None:
     settings = Settings(kubeconfig=str(tmp_path / "none"))
-    (finding,), _ = await cluster.ask_cluster(settings, ask_for_features=True)
+    (finding,), _ = await peers.ask_cluster(settings, ask_for_features=True)
     assert finding.severity is PROBLEM
     assert str(tmp_path / "none") in finding.seen
     assert finding.fix
@@ -184,11 +183,11 @@ async def test_where_nobody_has_told_of_an_api_server_it_is_not_blamed(
 ) -> None:
     """As on a node by hand, or on a laptop."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    (finding,), _ = await cluster.ask_cluster(Settings(), ask_for_features=True)
+    (finding,), _ = await peers.ask_cluster(Settings(), ask_for_features=True)
     assert (finding.severity, finding.id) == (NOTE, "api-server")
     assert "--kubeconfig" in finding.fix
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # a pod, but without its token
-    (finding,), _ = await cluster.ask_cluster(Settings(), ask_for_features=True)
+    (finding,), _ = await peers.ask_cluster(Settings(), ask_for_features=True)
     assert finding.severity is PROBLEM
 
 
@@ -275,7 +274,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(
 
 
 def test_a_disk_that_is_full_is_a_problem(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "LEAST_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(examine, "LEAST_FREE_BYTES", 1 << 62)
     findings = unfit(judge_places(node))
     assert findings
     assert all(finding.seen.endswith("MiB left") for finding in findings)
@@ -371,7 +370,7 @@ def test_who_may_not_look_into_a_folder_is_told_so(node: Settings, tmp_path: Pat
 
 
 def test_a_probe_port_that_answers_drop_by_drop_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     ended = threading.Event()
 
     def drip(server: socket.socket) -> None:
@@ -400,14 +399,14 @@ def test_a_probe_port_that_answers_drop_by_drop_is_given_up(monkeypatch: pytest.
 async def test_an_api_server_that_takes_its_time_with_each_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "CLUSTER_SECONDS", 0.5)
+    monkeypatch.setattr(peers, "CLUSTER_SECONDS", 0.5)
     async with ApiServer() as server:
         server.trouble_next("POST", ACCESS_REVIEWS, Trouble(delay_seconds=0.2), count=1000)
         server.write_kubeconfig(tmp_path / "kubeconfig")
         async with ApiClient(access_from_url(server.url)) as admin:
             await admin.create(paths.NODES, {"metadata": {"name": "node-a"}})
         settings = Settings(node_name="node-a", kubeconfig=str(tmp_path / "kubeconfig"))
-        findings, _ = await cluster.ask_cluster_with_deadline(settings, ask_for_features=False)
+        findings, _ = await peers.ask_cluster_with_deadline(settings, ask_for_features=False)
     assert [(finding.severity, finding.part) for finding in findings] == [(PROBLEM, "api")]
 
 
@@ -421,13 +420,13 @@ def test_a_name_server_that_says_nothing_holds_nobody_up(
         raise OSError
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(cluster, "CLUSTER_SECONDS", 0.2)
+    monkeypatch.setattr(peers, "CLUSTER_SECONDS", 0.2)
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(_kubeconfig("https://api.example:6443")))
     settings = Settings(node_name="node-a", kubeconfig=str(kubeconfig), bind_address="127.0.0.1:1")
     begin = time.monotonic()
     try:
-        findings, _ = asyncio.run(cluster.ask_cluster_with_deadline(settings, ask_for_features=True))
+        findings, _ = asyncio.run(peers.ask_cluster_with_deadline(settings, ask_for_features=True))
         assert time.monotonic() - begin < 15.0
     finally:
         ended.set()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.doctor import places as doctor_rights
-from dranet.cli.doctor.places import judge_rights, parse_mount_points
+from dranet.cli.doctor import examine as doctor_rights
+from dranet.cli.doctor.examine import judge_rights, parse_mount_points
 from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN
 from dranet.kernel.refusals import CAPABILITIES, Rights
 from dranet.model.findings import Severity, find_worst

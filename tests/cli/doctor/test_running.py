@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.cli.doctor import running
-from dranet.cli.doctor.running import ask_running_driver, fetch_page
+from dranet.cli.doctor import peers
+from dranet.cli.doctor.peers import ask_running_driver, fetch_page
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, TokenFile, access_from_url
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, ROLE, build_rbac, build_rules
@@ -525,7 +525,7 @@ async def in_the_drivers_pod(
 ) -> AsyncIterator[tuple[Settings, TlsFiles]]:
     """A driver that asks its API server about everybody; the settings and the token of a doctor beside it."""
     (tmp_path / "token").write_text("driver\n")
-    monkeypatch.setattr(running, "_TOKEN", tmp_path / "token")
+    monkeypatch.setattr(peers, "_TOKEN", tmp_path / "token")
     tls = TlsFiles(files.certificate, files.key)
     async with asking(MANIFESTS) as (_, reviews):
         own = reviews._client.is_own_token

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.cli.doctor.cluster import judge_denied
-from dranet.cli.doctor.examine import find_shown
-from dranet.cli.doctor.places import judge_places
-from dranet.cli.doctor.running import no_answer, parse_running
+from dranet.cli.doctor.examine import find_shown, judge_places
+from dranet.cli.doctor.peers import judge_denied, no_answer, parse_running
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.permissions import PERMISSIONS
 from dranet.cluster.reviews import Denied

@@ -15,7 +15,7 @@ from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.model.findings import Finding, Severity
 from dranet.settings import Settings
-from dranet.view.capture_file import read_capture
+from dranet.view.options import read_capture
 from tests.desk.doctor.healthy import HEALTHY
 
 DATA = Path(__file__).parents[2] / "data"

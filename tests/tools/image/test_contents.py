@@ -169,7 +169,7 @@ def test_every_machine_file_is_of_the_architecture(image: Image) -> None:
 def test_every_module_is_compiled_and_never_checked_again(image: Image) -> None:
     sources = [path for path in walk(image) if path.suffix == ".py"]
     compiled = {path for path in files_of(image) if path.suffix == ".pyc"}
-    assert len(sources) > 1000
+    assert len(sources) > 800
     cache = f"cpython-{PYTHON.removeprefix('python').replace('.', '')}"
     assert compiled == {path.parent / "__pycache__" / f"{path.stem}.{cache}.pyc" for path in sources}
     for path in compiled:

@@ -15,7 +15,7 @@ from dranet.driver.app import END_SECONDS, LAST_LOG_SECONDS
 from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import load_settings
-from dranet.view.attributes_file import read_rules
+from dranet.view.policy import read_rules
 from tests.tools.manifests.chart.rendering import (
     JsonObject,
     container_of,

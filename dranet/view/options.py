@@ -1,18 +1,25 @@
-"""The command line's flags for settings, and the settings that flags, environment and file make together."""
+"""What a command is given: settings by flags, environment and file, and the capture of a node."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import socket
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dranet.errors import SettingsError
 from dranet.settings import DECLARATIONS, Declaration, Settings, load_settings
+
+if TYPE_CHECKING:
+    from dranet.model.capture import Capture
 
 _FILES = ("pci_ids", "facts_file", "attributes_file")
 """Settings that name a file."""
+STANDARD_INPUT = "-"
 
 
 def add_settings_flags(parser: argparse._ActionsContainer, fields: tuple[str, ...]) -> None:
@@ -56,3 +63,36 @@ def read_settings(options: argparse.Namespace) -> Settings:
     values |= {name: str(Path(values[name]).absolute()) for name in _FILES if values.get(name)}
     file = Path(options.config) if getattr(options, "config", None) else None
     return load_settings(values, os.environ, file)
+
+
+def read_capture(file: str, named_by: str) -> Capture:
+    """Read a capture of at most 64 MiB; ``-`` is standard input.
+
+    Args:
+        file: where it is.
+        named_by: the flag or setting that named it, for the error.
+
+    Raises:
+        SettingsError: it cannot be read, is too long, or does not fit.
+    """
+    from dranet.model.capture import MAX_CAPTURE_BYTES, decode_capture  # the daemon rarely needs it
+
+    try:
+        return decode_capture(_read_at_most(file, MAX_CAPTURE_BYTES).decode())
+    except OSError as error:
+        raise SettingsError(f"{named_by} {file}: {os.strerror(error.errno or 0)}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{named_by} {file}: not UTF-8 text") from error
+    except SettingsError as error:
+        raise SettingsError(f"{named_by} {file}: {error.message}", hint=error.hint) from error
+
+
+def _read_at_most(file: str, size: int) -> bytes:
+    if file == STANDARD_INPUT:
+        data = sys.stdin.buffer.read(size + 1)
+    else:
+        with Path(file).open("rb") as stream:
+            data = stream.read(size + 1)
+    if len(data) > size:
+        raise SettingsError(f"longer than {size >> 20} MiB")
+    return data

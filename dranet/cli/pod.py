@@ -1,4 +1,8 @@
-"""``dranet seccomp``: the system calls that the driver makes, as a profile for the container runtime."""
+"""What the driver's pod runs in addition to ``dranet run``, in an image that has no other programs.
+
+``dranet ready`` is for its readiness probe: is the driver of this very pod ready? ``dranet seccomp`` is for
+its init container: the system calls that the driver makes, as a profile for the container runtime.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from dranet import files
 from dranet.errors import SettingsError
 
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
@@ -26,21 +29,37 @@ dranet seccomp --write /var/lib/kubelet/seccomp
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
+    """Declare both commands."""
+    ready = commands.add_parser(
+        "ready",
+        help="exit with 0 if the driver of this pod is ready",
+        description="Exit with 0 while the driver of this pod is ready, and with 1 while it is not: for a "
+        "readiness probe, which an HTTP probe cannot be while two instances overlap.",
+    )
+    ready.add_argument("file", metavar="FILE", type=Path, help="the driver's --ready-file")
+    ready.set_defaults(run=_run_ready)
+    seccomp = commands.add_parser(
         "seccomp",
         help="print the driver's seccomp profile, or put it on the node",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = parser.add_mutually_exclusive_group()
+    what = seccomp.add_mutually_exclusive_group()
     what.add_argument("--write", metavar="FOLDER", type=Path, help="put it there, as dranet-HASH.json")
     what.add_argument("--name", action="store_true", help="print only the name that the file has")
-    parser.set_defaults(run=run)
+    seccomp.set_defaults(run=_run_seccomp)
 
 
-def run(options: argparse.Namespace) -> int:
+def _run_ready(options: argparse.Namespace) -> int:
+    """The kubelet shows what is printed."""
+    if options.file.exists():
+        return 0
+    print(f"not ready: {options.file} does not exist; /readyz and the log have the reason", file=sys.stderr)
+    return 1
+
+
+def _run_seccomp(options: argparse.Namespace) -> int:
     """Print the profile, its name, or where it was written."""
     from dranet.security.seccomp import SECCOMP_NAME, render_seccomp_profile
 
@@ -59,6 +78,8 @@ def write_profile(folder: Path, name: str, text: str) -> Path:
     Raises:
         SettingsError: the disk refuses, or another file is in the way.
     """
+    from dranet import files  # not for a probe that starts every few seconds
+
     place, content = folder / name, text.encode()
     try:
         folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
