@@ -26,8 +26,15 @@ pytest_plugins = [
 # Nor because the machine was busy: these are no timed tests.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", derandomize=True, **UNTIMED)
+settings.register_profile("fast", max_examples=40, derandomize=True, **UNTIMED)
 settings.register_profile("fuzz", max_examples=1000, print_blob=True, **UNTIMED)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the fast lane try fewer examples of each property than `make test-all`."""
+    if config.getoption("--lane") == "fast":
+        settings.load_profile("fast")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
