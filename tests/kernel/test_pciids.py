@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from dranet.kernel.discovery import pciids
 from dranet.kernel.discovery.pci import read_pci_functions
 from dranet.kernel.discovery.pciids import PciIds, PciName
 from tests.kernel.trees import Tree, write_switch
+from tests.support.processor_time import measure
 
 DATABASE = """\
 # a comment
@@ -172,10 +172,11 @@ def test_functions_get_their_names(database: Path, tmp_path: Path) -> None:
 def hostile(tmp_path: Path, content: bytes) -> tuple[PciName, list[str], float]:
     path = tmp_path / "pci.ids"
     path.write_bytes(content)
-    start = time.monotonic()
-    (name,), warnings = read(path, CONNECTX7)
+    results: list[tuple[list[PciName], list[str]]] = []
+    took = measure(lambda: results.append(read(path, CONNECTX7)))
+    (((name,), warnings),) = results
     assert all(warning.isprintable() for warning in warnings)
-    return name, warnings, time.monotonic() - start
+    return name, warnings, took
 
 
 def test_a_line_without_end_hides_nothing_around_it(tmp_path: Path) -> None:
@@ -207,9 +208,9 @@ def test_odd_bytes_in_a_name_are_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_database_gives_no_names_and_no_crash(tmp_path: Path, content: bytes) -> None:
-    name, _, seconds = hostile(tmp_path, content)
+    name, _, took = hostile(tmp_path, content)
     assert name == PciName()
-    assert seconds < 5
+    assert took < 1000
 
 
 @pytest.mark.parametrize(
@@ -221,11 +222,11 @@ def test_a_file_that_is_no_database_gives_no_names_and_no_crash(tmp_path: Path, 
     ],
 )
 def test_a_file_that_never_ends_is_left_after_eight_megabytes(tmp_path: Path, content: bytes) -> None:
-    name, warnings, seconds = hostile(tmp_path, content)
+    name, warnings, took = hostile(tmp_path, content)
     assert name == PciName()
     assert len(warnings) == 1
     assert "only the first 8388608 bytes are read" in warnings[0]
-    assert seconds < 20, "on a machine that others use, too"
+    assert took < 4000
 
 
 def test_a_torn_compressed_file_is_a_warning_and_keeps_what_it_gave(tmp_path: Path) -> None:

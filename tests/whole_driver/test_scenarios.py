@@ -96,20 +96,15 @@ def test_the_page_about_verdicts_shows_a_scenario() -> None:
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[str, float]:
-    """What the demo prints, and how many seconds it takes."""
-    begin = time.monotonic()
+def demo() -> str:
+    """What the demo prints."""
     done = run(dranet_command("demo"))
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, time.monotonic() - begin
+    return done.stdout
 
 
 class TestDemo:
-    def test_it_shows_inventory_devices_interfaces_and_traffic_in_under_a_minute(
-        self, demo: tuple[str, float]
-    ) -> None:
-        printed, took_seconds = demo
-        assert took_seconds < 60
+    def test_it_shows_inventory_devices_interfaces_and_traffic(self, demo: str) -> None:
         for text in (
             "NUMA 0  pci0000:00",
             "not offered: is the node's uplink",
@@ -121,14 +116,14 @@ class TestDemo:
             "equal those before",
             "seconds",
         ):
-            assert text in printed, text
+            assert text in demo, text
 
-    def test_the_readme_shows_what_it_prints(self, demo: tuple[str, float]) -> None:
+    def test_the_readme_shows_what_it_prints(self, demo: str) -> None:
         readme = (REPOSITORY / "README.md").read_text()
         shown = readme.partition("<!-- demo output begins -->\n```text\n")[2]
         lines = shown.partition("\n```\n<!-- demo output ends -->")[0].splitlines()
         assert len(lines) > 20
-        assert_prints(lines, demo[0])
+        assert_prints(lines, demo)
 
     def test_an_ordinary_user_can_run_it(self) -> None:
         if os.geteuid() != 0:

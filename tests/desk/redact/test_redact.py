@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
@@ -26,6 +25,7 @@ from dranet.model.facts import (
     Route,
 )
 from tests.model.captures import facts_of_any_shape
+from tests.support.processor_time import measure
 
 DOCUMENTATION = [
     ip_network(text)
@@ -375,9 +375,10 @@ def test_a_node_with_a_thousand_pods_is_redacted_in_a_moment() -> None:
         )
         for n in range(1_000)
     )
-    before = time.monotonic()
-    redacted = redact(NodeFacts(links=links, warnings=("pod 77 is odd",)))
+    facts = NodeFacts(links=links, warnings=("pod 77 is odd",))
+    results: list[NodeFacts] = []
 
-    assert time.monotonic() - before < 10
+    assert measure(lambda: results.append(redact(facts))) < 2000
+    (redacted,) = results
     assert len({link.alias for link in redacted.links}) == 1_000
     assert redacted.warnings == ("alias-78 is odd",)
