@@ -9,9 +9,19 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from dranet.printable import printable as printable
+from msgspec import Struct
+
+
+def printable(text: str) -> str:
+    """Escape every character of ``text`` that is not printable or could move the cursor: ``\\x1b``.
+
+    The kernel lets an interface name hold any byte but white space, ``/`` and ``:``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 GAP = "  "
 PROSE = 100
@@ -25,8 +35,7 @@ _LEAST_WRAPPED = 24
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(Struct, frozen=True):
     """Where the output goes. ``columns`` is ``None`` where there is no limit, as in a pipe or a file."""
 
     columns: int | None = None

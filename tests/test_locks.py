@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import StoreError
-from dranet.locks import FileLock, NamedLocks, is_lock_held
+from dranet.files import FileLock, NamedLocks, is_lock_held
 
 SECONDS = 30.0
 
 HOLD_FILE = """
 import sys
 from pathlib import Path
-from dranet.locks import FileLock
+from dranet.files import FileLock
 lock = FileLock(Path(sys.argv[1]))
 assert lock.try_acquire(shared="shared" in sys.argv)
 print("held", flush=True)
@@ -35,7 +35,7 @@ sys.stdin.readline()
 COME_AND_GO = """
 import sys
 from pathlib import Path
-from dranet.locks import FileLock
+from dranet.files import FileLock
 print("held", flush=True)
 for _ in range(2000):
     lock = FileLock(Path(sys.argv[1]))
@@ -55,7 +55,7 @@ sys.stdin.readline()
 HOLD_NAMES = """
 import asyncio, sys
 from pathlib import Path
-from dranet.locks import NamedLocks
+from dranet.files import NamedLocks
 async def main():
     async with NamedLocks(Path(sys.argv[1])).hold(sys.argv[2:]):
         print("held", flush=True)
@@ -66,7 +66,7 @@ asyncio.run(main())
 COUNT_UP = """
 import asyncio, sys
 from pathlib import Path
-from dranet.locks import NamedLocks
+from dranet.files import NamedLocks
 async def add(locks, names, counter):
     async with locks.hold(names):
         value = int(counter.read_text())

@@ -34,6 +34,7 @@ from dranet.model.plan import (
     Step,
 )
 from dranet.store.record_folder import (
+    RecordError,
     RecordFolder,
     Row,
     Rows,
@@ -41,7 +42,6 @@ from dranet.store.record_folder import (
     decode_row,
     read_row_version,
 )
-from dranet.store.record_json import RecordError
 from dranet.terminal import (
     CONTINUED,
     Screen,

@@ -29,8 +29,16 @@ from dranet.pictures.summary import (
     summarize,
 )
 from dranet.pictures.svg import draw_svg, render_png
-from dranet.printable import printable
-from dranet.terminal import GAP, Screen, cut, find_screen, format_table, never_fail_to_print, print_document
+from dranet.terminal import (
+    GAP,
+    Screen,
+    cut,
+    find_screen,
+    format_table,
+    never_fail_to_print,
+    print_document,
+    printable,
+)
 from dranet.view.node_view import NodeView, describe, to_json
 
 _DOCUMENTS = ("json", "svg")

@@ -33,9 +33,9 @@ from dranet.driver.executor import DriverExecutor, describe_place, describe_thre
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.publish import CapturedFacts, FactsReader
 from dranet.errors import DranetError, KernelError
+from dranet.files import FileLock
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.sysfs.procfs import use_node_proc
-from dranet.locks import FileLock
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource

@@ -62,7 +62,7 @@ from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.settings import PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore

@@ -35,7 +35,7 @@ from dranet.model.workload import (
     Processor,
     WorkloadSettings,
 )
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 
 if TYPE_CHECKING:
     from dranet.driver.workload import PodContext

@@ -33,7 +33,7 @@ from dranet.model.findings import (
     Severity,
     ok,
 )
-from dranet.runtime.capabilities import RuntimeCapabilities
+from dranet.runtime.nri import RuntimeCapabilities
 from dranet.settings import HealthTaints, PublishGpus, Settings
 
 _MATTERS: Mapping[Feature, str] = {

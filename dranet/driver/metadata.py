@@ -50,7 +50,7 @@ from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim, PreparedDevice, RequestMetadata
 from dranet.model.sandbox import Mount
 from dranet.model.status import AttachedLink
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
 
 _MOST_BYTES = 8 << 20

@@ -27,11 +27,11 @@ from pathlib import Path
 from dranet import files
 from dranet.errors import ProtocolError, StoreError
 from dranet.failpoints import Failpoint, reached
+from dranet.files import FileLock
 from dranet.kernel.sysfs.procfs import find_path_of_process
-from dranet.locks import FileLock
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import Mount
-from dranet.runtime.cdi import is_name
+from dranet.runtime.containers import is_name
 
 CONTAINER_FOLDER = "/var/run/dranet/claims"
 """Where a container sees the ready files of its claims."""

@@ -22,7 +22,7 @@ from typing import Self
 
 from dranet import files
 from dranet.errors import SettingsError, StoreError
-from dranet.locks import FileLock
+from dranet.files import FileLock
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
 SOCKET_MODE = 0o600

@@ -24,7 +24,7 @@ from dranet.pictures.summary import (
     root_branches,
     summarize,
 )
-from dranet.printable import printable
+from dranet.terminal import printable
 
 MAX_ALIKE = 4
 """More virtual functions of one card than this are one box."""

@@ -1,9 +1,9 @@
 """The NRI plugin: one operating-system thread that stays connected to the container runtime.
 
 It connects to the runtime's socket by path (the runtime makes a new one at each start), registers, runs
-the hooks inline and, when the connection is lost, starts again. The thread is its own so that
-nothing else in the driver can make a hook late: a late answer lets the pod start without its NIC. What
-happens on one connection is :mod:`dranet.runtime.session`.
+the hooks and, when the connection is lost, starts again. The runtime sends one request at a time and waits
+two seconds for the answer, with every other pod of the node behind it. So hooks run inline, on a thread of
+their own that nothing else in the driver makes late: a late answer lets the pod start without its NIC.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
+from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.errors import KernelError, ProtocolError
-from dranet.runtime.capabilities import RuntimeCapabilities
-from dranet.runtime.session import IsOurMount, Observer, PluginIdentity, PluginSession, RuntimeHooks
-from dranet.wire.mux import ConnectionLost, Mux
-
-__all__ = ["NriListeners", "NriPlugin", "Observer", "RuntimeHooks", "Wait", "backoff_delays"]
+from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.pb import nri_pb2
+from dranet.runtime.containers import build_adjustment, parse_container, parse_listed_container, parse_pod
+from dranet.telemetry import Outcome
+from dranet.wire.mux import ConnectionLost, DeadlineExceeded, Mux
+from dranet.wire.ttrpc import MAX_RECEIVE_BYTES, Code, TtrpcConnection, TtrpcError
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +52,315 @@ Wait = Callable[[threading.Event, float], bool]
 """Wait for the event or the seconds, whichever is first; true when it was the event."""
 
 
-def _ignore(method: str, outcome: str, seconds: float) -> None:
-    """Observe nothing."""
-    del method, outcome, seconds
+class EventForm(StrEnum):
+    """How the runtime reports pods."""
+
+    STATE_CHANGE = "StateChange"
+    """One call for all events (before NRI 0.12)."""
+    OWN_CALL = "a call for each event"
+
+
+class RuntimeCapabilities(Struct, frozen=True):
+    """Capabilities of the runtime on the present connection, or on the last one."""
+
+    name: str = ""
+    """Empty until the first connection."""
+    version: str = ""
+    request_timeout_seconds: float | None = None
+    """How long it waits for a hook; ``None`` where it is not sent (before NRI 0.7)."""
+    event_form: EventForm | None = None
+    """``None`` until it has reported a pod."""
+    shows_our_mounts: bool = False
+    """A container has come with a mount of one of our CDI devices: it reads our CDI specs, and plugins see
+    what they add. False may only mean that no such container came yet."""
+    nri_version: str = ""
+    """Empty where it is not sent (before NRI 0.12)."""
+
+
+PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+"""Served by us."""
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+"""Served by the runtime."""
+PLUGIN_STREAM = 1
+RUNTIME_STREAM = 2
+
+REGISTRATION_SECONDS = 30.0
+"""How long registration and Synchronize may take. The runtime accepts plugins one after another and gives a
+silent one 5 seconds, so a few of those in front of us are normal."""
+
+MAX_SYNCHRONIZE_BYTES = MAX_RECEIVE_BYTES
+"""All parts of one Synchronize together; 250 pods with annotations of 256 KiB each would fit."""
+
+
+class RuntimeHooks(Protocol):
+    """What the driver does when the runtime calls. Called on the NRI thread, one call at a time.
+
+    A ``DranetError`` is answered as an error, with its text, and the runtime then fails the pod or the
+    container (Stop and Remove go on regardless). The pod hooks return whether the pod was any of the
+    driver's business; it only updates the metrics. Hooks must be idempotent: two copies of the driver are
+    both called during a rolling update.
+    """
+
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None:
+        """The runtime introduced itself; Synchronize follows.
+
+        It waits ``request_timeout_seconds`` for the answer to a hook; ``None`` where it does not send it
+        (before NRI 0.7).
+        """
+
+    def disconnected(self, reason: str) -> None:
+        """The connection that ``connected`` announced is lost (not by ``stop``); it is being made again."""
+
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
+        """Every pod that exists, stopped ones included (``pid`` 0), and the containers that are created or
+        running. These have only names, state and the mounts of our CDI devices: a node may have tens
+        of thousands of others. Must be quick: defer the work."""
+
+    def run_pod_sandbox(self, pod: PodSandbox) -> bool: ...
+
+    def stop_pod_sandbox(self, pod: PodSandbox) -> bool: ...
+
+    def remove_pod_sandbox(self, pod: PodSandbox) -> bool: ...
+
+    def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment: ...
+
+    def start_container(self, pod: PodSandbox, container: Container) -> bool:
+        """The container is made, its mounts included, and its process is about to run. It has only the name
+        and the id."""
+
+
+Observer = Callable[[str, str, float], None]
+"""Called after each hook with its NRI name, whichever way it was called, an ``Outcome``, and the seconds."""
+
+_POD_EVENTS: Mapping[int, str] = {
+    nri_pb2.RUN_POD_SANDBOX: "RunPodSandbox",
+    nri_pb2.STOP_POD_SANDBOX: "StopPodSandbox",
+    nri_pb2.REMOVE_POD_SANDBOX: "RemovePodSandbox",
+}
+"""Events that come as ``StateChange``, or (NRI 0.12 and later) as an RPC of this name."""
+SUBSCRIPTION = sum(
+    1 << (event - 1) for event in (*_POD_EVENTS, nri_pb2.CREATE_CONTAINER, nri_pb2.START_CONTAINER)
+)
+"""The events we ask for: exactly those that we have hooks for."""
+
+_Message = TypeVar("_Message", bound=Message)
+_Noun = TypeVar("_Noun")
+
+PodHook = Callable[[PodSandbox], bool]
+IsOurMount = Callable[[str], bool]
+"""Whether a mount with this source is one that our CDI devices bring."""
+
+
+class PluginSession:
+    """One connection. Build it, then :meth:`run` it until it raises."""
+
+    def __init__(
+        self,
+        mux: Mux,
+        hooks: RuntimeHooks,
+        observe: Observer,
+        set_ready: Callable[[], None],
+        is_our_mount: IsOurMount,
+    ) -> None:
+        self._hooks = hooks
+        self._is_our_mount = is_our_mount
+        self._observe = observe
+        self._set_ready = set_ready
+        self._pod_hooks: Mapping[str, PodHook] = {
+            "RunPodSandbox": hooks.run_pod_sandbox,
+            "StopPodSandbox": hooks.stop_pod_sandbox,
+            "RemovePodSandbox": hooks.remove_pod_sandbox,
+        }
+        self._methods: Mapping[str, Callable[[bytes], Message]] = {
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "Shutdown": lambda _: nri_pb2.Empty(),  # what matters is the end of the connection that follows
+            "StateChange": self._state_change,
+            "CreateContainer": self._create_container,
+            "StartContainer": self._start_container,
+            **{event: partial(self._pod_event, event) for event in self._pod_hooks},
+        }
+        self._connection = TtrpcConnection(
+            mux, serve_stream=PLUGIN_STREAM, call_stream=RUNTIME_STREAM, handle=self._handle
+        )
+        self._parts = _PartialSynchronize(is_our_mount)
+        self._synchronized = False
+        self.introduced = False
+        """``connected`` has been called."""
+        self.capabilities = RuntimeCapabilities()
+        """Replaced as a whole, so any thread may look."""
+
+    def run(self, name: str, index: str) -> NoReturn:
+        """Register under this name and place in the call order, then serve, until the connection ends.
+
+        Raises:
+            ConnectionLost: the runtime is gone.
+            DeadlineExceeded: the runtime did not register and synchronize us in time.
+            TtrpcError: the runtime refused us.
+            ProtocolError: the peer is no NRI runtime.
+        """
+        self._register(name, index)
+        while True:
+            self._connection.process()
+
+    def _register(self, name: str, index: str) -> None:
+        # Configure and Synchronize come as requests, perhaps before the answer to our own call.
+        deadline = time.monotonic() + REGISTRATION_SECONDS
+        request = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
+        answer = self._connection.start_call(
+            RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString(), REGISTRATION_SECONDS
+        )
+        while not (answer.done and self._synchronized):
+            try:
+                self._connection.process(deadline - time.monotonic())
+            except DeadlineExceeded as error:
+                what = "synchronize" if answer.done else "register"
+                raise DeadlineExceeded(
+                    f"the runtime did not {what} us within {REGISTRATION_SECONDS:g} s"
+                ) from error
+            if answer.done:
+                answer.result()
+
+    def _handle(self, service: str, method: str, payload: bytes) -> bytes:
+        if service != PLUGIN_SERVICE:
+            raise TtrpcError(Code.UNIMPLEMENTED, f"no service {service}")
+        if method not in self._methods:
+            # A runtime from NRI 0.12 on relies on this code to fall back to StateChange.
+            raise TtrpcError(Code.UNIMPLEMENTED, f"no method {method}")
+        if not self.introduced and method != "Configure":  # the hooks know the runtime before they are called
+            raise TtrpcError(Code.FAILED_PRECONDITION, f"{method} came before Configure")
+        try:
+            return self._methods[method](payload).SerializeToString()
+        except DecodeError as error:
+            raise TtrpcError(Code.INVALID_ARGUMENT, f"unreadable {method} request: {error}") from error
+
+    def _configure(self, payload: bytes) -> Message:
+        request = nri_pb2.ConfigureRequest.FromString(payload)
+        timeout_seconds = request.request_timeout / 1000 if request.request_timeout > 0 else None
+        self.capabilities = RuntimeCapabilities(
+            request.runtime_name,
+            request.runtime_version,
+            timeout_seconds,
+            nri_version=request.nri_version,
+        )
+        self._hooks.connected(request.runtime_name, request.runtime_version, timeout_seconds)
+        self.introduced = True
+        return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)
+
+    def _synchronize(self, payload: bytes) -> Message:
+        # a failed one leaves nothing behind
+        parts, self._parts = self._parts, _PartialSynchronize(self._is_our_mount)
+        request = nri_pb2.SynchronizeRequest.FromString(payload)
+        parts.add(request, len(payload))
+        if request.more:
+            self._parts = parts
+            return nri_pb2.SynchronizeResponse(more=True)
+        self._observed(
+            "Synchronize", lambda: self._hooks.synchronize(tuple(parts.pods), tuple(parts.containers))
+        )
+        self._synchronized = True
+        self._set_ready()
+        return nri_pb2.SynchronizeResponse()
+
+    def _state_change(self, payload: bytes) -> Message:
+        self._note_event_form(EventForm.STATE_CHANGE)
+        request = nri_pb2.StateChangeEvent.FromString(payload)
+        method = _POD_EVENTS.get(request.event)
+        if method is not None:  # an event that we did not subscribe to is ignored
+            self._run_pod_hook(method, request.pod)
+        elif request.event == nri_pb2.START_CONTAINER:
+            self._run_start_hook(request.pod, request.container)
+        return nri_pb2.Empty()
+
+    def _pod_event(self, method: str, payload: bytes) -> Message:
+        self._note_event_form(EventForm.OWN_CALL)
+        self._run_pod_hook(method, nri_pb2.PodSandboxRequest.FromString(payload).pod)
+        return nri_pb2.Empty()
+
+    def _start_container(self, payload: bytes) -> Message:
+        self._note_event_form(EventForm.OWN_CALL)
+        request = nri_pb2.StartContainerRequest.FromString(payload)
+        self._run_start_hook(request.pod, request.container)
+        return nri_pb2.Empty()
+
+    def _run_pod_hook(self, method: str, pod: nri_pb2.PodSandbox) -> None:
+        self._observed(method, lambda: self._pod_hooks[method](parse_pod(pod)))
+
+    def _run_start_hook(self, pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> None:
+        started = Container(container.id, container.name, container.pod_sandbox_id)
+        self._observed("StartContainer", lambda: self._hooks.start_container(parse_pod(pod), started))
+
+    def _create_container(self, payload: bytes) -> Message:
+        request = nri_pb2.CreateContainerRequest.FromString(payload)
+
+        def create() -> ContainerAdjustment:
+            container = parse_container(request.container)
+            self._note_mounts(container)
+            return self._hooks.create_container(parse_pod(request.pod), container)
+
+        adjustment = self._observed("CreateContainer", create, noop=ContainerAdjustment())
+        return nri_pb2.CreateContainerResponse(adjust=build_adjustment(adjustment))
+
+    def _note_event_form(self, form: EventForm) -> None:
+        if self.capabilities.event_form is not form:
+            self.capabilities = replace(self.capabilities, event_form=form)
+
+    def _note_mounts(self, container: Container) -> None:
+        if not self.capabilities.shows_our_mounts and any(
+            self._is_our_mount(mount.source) for mount in container.mounts
+        ):
+            self.capabilities = replace(self.capabilities, shows_our_mounts=True)
+
+    def _observed(self, method: str, hook: Callable[[], _Noun], noop: object = False) -> _Noun:
+        """Run a hook and report how it ended; by the result ``noop`` the pod was none of our business."""
+        start, outcome = time.perf_counter(), Outcome.FAILED
+        try:
+            result = hook()
+            outcome = Outcome.NOOP if result == noop else Outcome.SUCCESS
+        finally:
+            self._observe(method, outcome, time.perf_counter() - start)
+        return result
+
+
+class _PartialSynchronize:
+    """What has come of a Synchronize so far."""
+
+    def __init__(self, is_our_mount: IsOurMount) -> None:
+        self._is_our_mount = is_our_mount
+        self.pods: list[PodSandbox] = []
+        self.containers: list[Container] = []
+        self._bytes = 0
+
+    def add(self, request: nri_pb2.SynchronizeRequest, size: int) -> None:
+        """Take one more part, of this many bytes.
+
+        Raises:
+            TtrpcError: RESOURCE_EXHAUSTED, it never ends.
+        """
+        self._bytes += size
+        if self._bytes > MAX_SYNCHRONIZE_BYTES:
+            limit = f"the parts of Synchronize are over the limit of {MAX_SYNCHRONIZE_BYTES} bytes"
+            raise TtrpcError(Code.RESOURCE_EXHAUSTED, limit)
+        self.pods += _parse_each(parse_pod, request.pods)
+        parse = partial(parse_listed_container, is_our_mount=self._is_our_mount)
+        self.containers += _parse_each(parse, request.containers)
+
+
+def _parse_each(parse: Callable[[_Message], _Noun], messages: Iterable[_Message]) -> Iterator[_Noun]:
+    """All that can be read: one odd entry must not hide the others."""
+    for message in messages:
+        try:
+            yield parse(message)
+        except ProtocolError as error:
+            log.warning("left out of Synchronize: %s", error)
 
 
 class NriListeners(Struct, frozen=True):
     """Called on the plugin's thread."""
 
-    hook_run: Observer = _ignore
+    hook_run: Observer = lambda *_: None
     """A hook was run."""
     died: Callable[[], None] = lambda: None
     """The thread ends although it was not asked to (see :attr:`NriPlugin.fault`)."""
@@ -70,9 +375,9 @@ class NriPlugin:
         socket_path: the runtime's NRI socket; need not exist yet.
         name: plugin name (letters, digits, ``- _ . +``).
         index: two digits; the runtime calls plugins in ascending order.
-        hooks: what to run. See :class:`~dranet.runtime.session.RuntimeHooks`.
+        hooks: what to run. See :class:`RuntimeHooks`.
         listeners: called on the plugin's thread.
-        is_our_mount: recognizes the mounts of our CDI devices, for :attr:`capabilities`.
+        is_our_mount: recognizes the mounts of our CDI devices by their source, for :attr:`capabilities`.
         wait: how to wait between attempts.
     """
 
@@ -84,15 +389,15 @@ class NriPlugin:
         hooks: RuntimeHooks,
         *,
         listeners: NriListeners | None = None,
-        is_our_mount: IsOurMount | None = None,
+        is_our_mount: IsOurMount = lambda _: False,
         wait: Wait = threading.Event.wait,
     ) -> None:
         self._socket_path = socket_path
-        self._identity = PluginIdentity(name, index)
+        self._name, self._index = name, index
         self._hooks = hooks
         listeners = listeners or NriListeners()
         self._observe = listeners.hook_run
-        self._is_our_mount: IsOurMount = _is_of_others if is_our_mount is None else is_our_mount
+        self._is_our_mount = is_our_mount
         self._wait = wait
         self._on_death = listeners.died
         self._on_ready = listeners.ready
@@ -108,7 +413,7 @@ class NriPlugin:
 
     def __repr__(self) -> str:
         state = "ready" if self.is_ready else "stopped" if self._stopping.is_set() else "connecting"
-        return f"<NriPlugin {self._identity.index}-{self._identity.name} {self._socket_path} {state}>"
+        return f"<NriPlugin {self._index}-{self._name} {self._socket_path} {state}>"
 
     @property
     def is_ready(self) -> bool:
@@ -206,7 +511,9 @@ class NriPlugin:
             if self._ready.is_set():
                 self._away_since = time.monotonic()
             self._ready.clear()
-            self._disconnect(mux)
+            with self._lock:
+                self._mux = None
+            mux.close()
 
     def _note_ready(self) -> None:
         self._ready.set()
@@ -215,7 +522,7 @@ class NriPlugin:
     def _serve(self, session: PluginSession) -> str:
         """Until the connection ends; returns why. Not even a hook that asks the thread to end ends it."""
         try:
-            session.run(self._identity)
+            session.run(self._name, self._index)
         except ProtocolError as error:
             return str(error)
         except BaseException as error:
@@ -253,11 +560,6 @@ class NriPlugin:
                 return gone.strerror or str(gone)
         return error.strerror or str(error)
 
-    def _disconnect(self, mux: Mux) -> None:
-        with self._lock:
-            self._mux = None
-        mux.close()
-
     def _note(self, ending: _Closed) -> None:
         """Notify the hooks of a lost runtime. One that was never there is logged, each reason once and not
         every five seconds."""
@@ -265,15 +567,12 @@ class NriPlugin:
         if self._stopping.is_set():
             return
         if ending.introduced:
-            self._report_disconnected(ending.reason)
+            try:
+                self._hooks.disconnected(ending.reason)
+            except Exception:
+                log.exception("bug in the disconnected hook")
         elif ending.reason != previous:
             log.info("no NRI connection: %s; trying again until there is one", ending.reason)
-
-    def _report_disconnected(self, reason: str) -> None:
-        try:
-            self._hooks.disconnected(reason)
-        except Exception:
-            log.exception("bug in the disconnected hook")
 
 
 class _Closed(NamedTuple):
@@ -294,9 +593,3 @@ def backoff_delays() -> Iterator[float]:
         base = _BACKOFF_SECONDS[min(attempt, len(_BACKOFF_SECONDS) - 1)]
         yield base * source.uniform(1 - _JITTER, 1 + _JITTER)
         attempt += 1
-
-
-def _is_of_others(source: str) -> bool:
-    """Default: no mount is ours."""
-    del source
-    return False

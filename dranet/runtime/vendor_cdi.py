@@ -2,8 +2,8 @@
 
 A vendor's CDI device brings what the device nodes alone do not: the driver's libraries, hooks, firmware. Its
 tools (``nvidia-ctk cdi generate``, ``amd-ctk``, Intel's generator, and drivers by themselves) write files
-like those of ``cdi.py`` into the folders in which the runtime looks. The device is recognised by its nodes,
-never by its place in a list: numbers may run otherwise than the kernel's.
+like ours (``containers.py``) into the folders in which the runtime looks. The device is recognised by its
+nodes, never by its place in a list: numbers may run otherwise than the kernel's.
 
 The files are other people's. One that is odd, huge, nested without end or no file at all is passed over;
 what the runtime itself would refuse (one name twice) is not answered either. Format: SPEC.md of the

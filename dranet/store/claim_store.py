@@ -27,13 +27,10 @@ from pathlib import Path
 from dranet import files
 from dranet.errors import Reason, StoreError
 from dranet.failpoints import Failpoint, reached
-from dranet.locks import FileLock
+from dranet.files import FileLock
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
-from dranet.store.mirror import Mirror
-from dranet.store.partial import decode_partially
-from dranet.store.pending import Claims
-from dranet.store.record_folder import RecordFolder, encode_row
-from dranet.store.record_json import encode_record
+from dranet.store.mirror import Claims, Mirror
+from dranet.store.record_folder import RecordFolder, decode_partially, encode_record, encode_row
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from dranet.printable import printable
+from dranet.terminal import printable
 
 
 class ContextFilter(logging.Filter):
@@ -32,7 +32,9 @@ class TextFormatter(logging.Formatter):
         suffix = "".join(f" {key}={value}" for key, value in context.items())
         name = record.name.removeprefix("dranet.")
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
-        message = printable(f"{record.getMessage()}{suffix}")
+        message = f"{record.getMessage()}{suffix}"
+        if not message.isprintable():
+            message = printable(message)
         line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

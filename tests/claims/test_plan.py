@@ -14,7 +14,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Route
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, LinkState, MoveLink, MoveRdma, SetUp
-from dranet.store.record_json import decode_record, encode_record
+from dranet.store.record_folder import decode_record, encode_record
 
 NIC = Device("pci-0000-1a-00-0", DeviceKind.NIC, ifname="eth1", rdma_device="mlx5_0")
 RDMA = Device("pci-0000-2a-00-0", DeviceKind.RDMA, rdma_device="mlx5_1")

@@ -30,7 +30,7 @@ from dranet.model.plan import (
     PreparedClaim,
     PreparedDevice,
 )
-from dranet.store.record_json import decode_record, encode_record
+from dranet.store.record_folder import decode_record, encode_record
 from tests.claims.configs import valid_configs
 
 NIC = Device(

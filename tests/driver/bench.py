@@ -32,7 +32,7 @@ from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import PreparedClaim, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.support.namespaces import Namespace

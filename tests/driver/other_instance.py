@@ -24,7 +24,7 @@ from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink
-from dranet.runtime.cdi import CdiDevice
+from dranet.runtime.containers import CdiDevice
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, Told
 from tests.support.namespaces import Namespace

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dranet.driver.instances.members import Members
-from dranet.locks import FileLock
+from dranet.files import FileLock
 
 
 @contextmanager

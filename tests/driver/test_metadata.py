@@ -41,7 +41,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess, RequestMetadata
 from dranet.model.status import AttachedLink
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from testbed.runtime.standin_cdi import Injection, resolve

@@ -28,7 +28,7 @@ from dranet.model.claim import (
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.support.records import refuse_writes

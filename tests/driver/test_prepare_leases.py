@@ -26,7 +26,7 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, 
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.model.sandbox import PodSandbox
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.support.dhcp_servers import Udhcpd, start_udhcpd

@@ -19,7 +19,7 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import PodSandbox
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench
 

@@ -22,7 +22,7 @@ from dranet.errors import HookDeadlineError, KernelError, Reason, StoreError
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import RdmaAccess
 from dranet.model.sandbox import MEMLOCK, Container, ContainerAdjustment, Rlimit
-from dranet.runtime.cdi import CdiDevice
+from dranet.runtime.containers import CdiDevice
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.driver.other_instance import OtherInstances, spell

@@ -16,8 +16,8 @@ from dranet.driver.instances import locks
 from dranet.driver.instances.locks import NodeLock, Work, WorkLocks
 from dranet.driver.instances.members import Members
 from dranet.errors import KernelError
+from dranet.files import FileLock
 from dranet.kubelet.plugin import ANSWER_SECONDS
-from dranet.locks import FileLock
 
 HOLDER = """
 import asyncio, sys

@@ -20,9 +20,9 @@ from dranet.driver.metadata import MetadataFiles
 from dranet.driver.probes.readiness import ReadyFile
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, SettingsError, StoreError
+from dranet.files import FileLock, NamedLocks
 from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
-from dranet.locks import FileLock, NamedLocks
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from tests.store.test_claim_store import a_record
 from tests.support.records import note_change

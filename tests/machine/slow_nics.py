@@ -23,7 +23,7 @@ from dranet.kernel.discovery.scan import read_node_facts
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device
 from dranet.model.plan import PreparedClaim
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore

@@ -21,7 +21,7 @@ from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.counters.ports import find_counter_folders
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim, RequestMetadata
-from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.containers import CdiSpecs
 from testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, sandbox
 from tests.machine import kernel_view

@@ -20,7 +20,7 @@ from msgspec import Struct
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, DhcpLease, PreparedClaim, SetUp
 from dranet.store.claim_store import ClaimStore
-from dranet.store.record_json import RecordError, decode_record, encode_record
+from dranet.store.record_folder import RecordError, decode_record, encode_record
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
 SAMPLE = (RECORDS / "version-2.json").read_text()

@@ -19,7 +19,7 @@ import pytest
 from dranet.errors import DeviceError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from dranet.wire.ttrpc import MAX_SEND_BYTES
 from testbed.runtime.contract import (

@@ -11,7 +11,7 @@ import pytest
 from dranet.errors import ProtocolError, SettingsError, StoreError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Mount
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from testbed.runtime.contract import RuntimeFailure
 from testbed.runtime.standin_cdi import resolve
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dranet.model.sandbox import ContainerAdjustment, MemoryPolicy
 from dranet.pb import nri_pb2
-from dranet.runtime.session import build_adjustment, parse_container
+from dranet.runtime.containers import build_adjustment, parse_container
 
 
 def parse_env(*env: str) -> dict[str, str]:

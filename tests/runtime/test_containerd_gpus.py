@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dranet.model.facts import CharDevice
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.vendor_cdi import VendorSpecs, choose_device
 from testbed.containerd.fetch import Toolchain
 from testbed.runtime.contract import ContainerSpec

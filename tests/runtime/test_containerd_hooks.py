@@ -23,9 +23,8 @@ from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.model.workload import FOLDER, NcclSettings, WorkloadSettings
-from dranet.runtime.cdi import CdiDevice
-from dranet.runtime.nri import NriPlugin
-from dranet.runtime.session import RuntimeHooks
+from dranet.runtime.containers import CdiDevice
+from dranet.runtime.nri import NriPlugin, RuntimeHooks
 from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from testbed.containerd.runtime import ContainerdRuntime
 from testbed.runtime.contract import (

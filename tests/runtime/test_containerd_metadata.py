@@ -14,7 +14,7 @@ from dranet.driver.metadata import MetadataFiles
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import PreparedClaim, RequestMetadata
 from dranet.model.sandbox import Mount
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from testbed.containerd.runtime import ContainerdRuntime
 from testbed.runtime.contract import (

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from dranet.driver.start_gate import StartGate
 from dranet.model.sandbox import ContainerAdjustment, Mount
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from testbed.containerd import node as containerd_node
 from testbed.containerd.cri import CriClient

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from dranet.errors import KernelError
 from dranet.model.sandbox import Container, Mount, PodSandbox
 from dranet.pb import nri_pb2, ttrpc_pb2
-from dranet.runtime import session
+from dranet.runtime import nri
 from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.wire import ttrpc
 from dranet.wire.mux import ConnectionLost, encode_message
@@ -122,7 +122,7 @@ def test_no_memory_beside_a_connection_is_only_a_reason_to_connect_again(
     failures = [MemoryError(), MemoryError()]
     real = NriPlugin._serve
 
-    def serve(self: NriPlugin, made: session.PluginSession) -> str:
+    def serve(self: NriPlugin, made: nri.PluginSession) -> str:
         if failures:
             raise failures.pop()
         return real(self, made)
@@ -503,7 +503,7 @@ def test_a_pod_or_container_that_cannot_be_read_does_not_hide_the_others(
 def test_a_synchronize_that_never_ends_takes_bounded_memory_and_the_next_one_begins_anew(
     listener: Socket, plugin: NriPlugin, hooks: RecordingHooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MAX_SYNCHRONIZE_BYTES", 20_000)
+    monkeypatch.setattr(nri, "MAX_SYNCHRONIZE_BYTES", 20_000)
     link = configured(listener)
 
     def send_for_ever() -> None:

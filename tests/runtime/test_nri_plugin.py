@@ -31,8 +31,7 @@ from dranet.model.sandbox import (
     Rlimit,
 )
 from dranet.pb import nri_pb2, ttrpc_pb2
-from dranet.runtime.capabilities import EventForm, RuntimeCapabilities
-from dranet.runtime.nri import NriListeners, NriPlugin, backoff_delays
+from dranet.runtime.nri import EventForm, NriListeners, NriPlugin, RuntimeCapabilities, backoff_delays
 from dranet.wire.mux import ConnectionLost, encode_message
 from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
 from tests.runtime.nri_peer import (
@@ -599,7 +598,7 @@ def test_a_large_synchronize_in_one_message_is_taken(
 def test_a_runtime_that_never_synchronizes_is_left(
     tmp_path: Path, hooks: RecordingHooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dranet.runtime.session.REGISTRATION_SECONDS", 0.05)
+    monkeypatch.setattr("dranet.runtime.nri.REGISTRATION_SECONDS", 0.05)
     listening = Socket(tmp_path / "nri.sock")
     left = threading.Event()
 

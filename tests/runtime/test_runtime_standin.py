@@ -15,7 +15,7 @@ import pytest
 from dranet.errors import DeviceError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from testbed.runtime.contract import ContainerSpec, RuntimeFailure, SandboxSpec
 from testbed.runtime.pod_netns import create_netns, held_netns, remove_netns

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import Reason, StoreError
-from dranet.locks import FileLock
+from dranet.files import FileLock
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Neighbour, Route

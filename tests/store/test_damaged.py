@@ -20,8 +20,7 @@ from dranet import files
 from dranet.errors import Reason, StoreError
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
 from dranet.store.claim_store import ClaimStore
-from dranet.store.record_folder import RecordFolder, encode_row
-from dranet.store.record_json import encode_record
+from dranet.store.record_folder import RecordFolder, encode_record, encode_row
 from tests.store.test_claim_store import a_record
 from tests.support.records import JsonObject, edit_record, read_texts, write_newer, write_record, write_text
 

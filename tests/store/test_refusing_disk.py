@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dranet import files
 from dranet.driver.instances.locks import NodeLock
 from dranet.errors import KernelError, Reason, StoreError
-from dranet.locks import FileLock, NamedLocks
+from dranet.files import FileLock, NamedLocks
 from dranet.model.claim import PodRef
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore

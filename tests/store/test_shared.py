@@ -43,7 +43,7 @@ SERVE = f"""
 import json, sys
 from msgspec.structs import replace
 from pathlib import Path
-from dranet.locks import FileLock
+from dranet.files import FileLock
 from dranet.store import claim_store
 from dranet.store.claim_store import ClaimStore
 from tests.store.test_claim_store import a_record

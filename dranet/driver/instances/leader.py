@@ -25,9 +25,9 @@ from pathlib import Path
 from dranet.driver.instances.members import Members
 from dranet.driver.reports.reporter import Reporter
 from dranet.failpoints import Failpoint, reached
+from dranet.files import FileLock
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.sockets import FolderWatch
-from dranet.locks import FileLock
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import HandoverMetrics
 

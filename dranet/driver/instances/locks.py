@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dranet.driver.instances.members import FOLDER, list_living
 from dranet.errors import HookDeadlineError, KernelError, Reason
+from dranet.files import FileLock, NamedLocks
 from dranet.kubelet.plugin import ClaimLocks
-from dranet.locks import FileLock, NamedLocks
 
 CLOSE_SECONDS = 5.0
 """How long the end of the driver waits for a hook that is left behind in the kernel."""

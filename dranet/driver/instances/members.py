@@ -16,8 +16,8 @@ from pathlib import Path
 from dranet import files
 from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.failpoints import Failpoint, reached
+from dranet.files import FileLock, is_lock_held
 from dranet.kubelet.sockets import OwnerLock, remove_dead_socket
-from dranet.locks import FileLock, is_lock_held
 
 log = logging.getLogger(__name__)
 

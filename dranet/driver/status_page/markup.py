@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from dranet.printable import printable
+from dranet.terminal import printable
 
 
 class Html(str):

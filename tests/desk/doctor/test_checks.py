@@ -24,7 +24,7 @@ from dranet.inventory.offer import ServedGpus
 from dranet.kubelet.capabilities import KubeletCapabilities
 from dranet.model.findings import Finding, Severity
 from dranet.model.host_facts import FlowFacts
-from dranet.runtime.capabilities import RuntimeCapabilities
+from dranet.runtime.nri import RuntimeCapabilities
 from dranet.settings import PublishGpus, Settings
 from tests.desk.doctor.cases import CASES
 from tests.desk.doctor.healthy import (

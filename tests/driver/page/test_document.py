@@ -23,7 +23,7 @@ from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.document import render
 from dranet.driver.status_page.markup import Html, ago, element, table, text
 from dranet.driver.status_page.source import PageSource
-from dranet.printable import printable
+from dranet.terminal import printable
 from tests.driver.page import contents
 from tests.support.waiting import until
 
