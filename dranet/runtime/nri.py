@@ -314,7 +314,7 @@ class PluginSession:
             self.capabilities = replace(self.capabilities, shows_our_mounts=True)
 
     def _observed(self, method: str, hook: Callable[[], _Noun], noop: object = False) -> _Noun:
-        """Run a hook and report how it ended; by the result ``noop`` the pod was none of our business."""
+        """Run a hook and report how it ended; the result ``noop`` is for pods without claims of ours."""
         start, outcome = time.perf_counter(), Outcome.FAILED
         try:
             result = hook()
