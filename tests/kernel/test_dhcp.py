@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from dranet.errors import KernelError, Reason
 from dranet.kernel.dhcp import client, message
 from dranet.kernel.dhcp.client import acquire_lease, end_lease, release_lease, renew_lease
-from dranet.kernel.dhcp.message import Message, MessageType, Option, leased_address
+from dranet.kernel.dhcp.message import Message, MessageType, Option
 from dranet.kernel.netlink.inet import add_address_request
 from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.model.facts import Address
 from dranet.model.plan import DhcpLease
 from tests.support.dhcp_servers import (
     SERVER,
@@ -225,9 +226,7 @@ def move_to_pod(node: Namespace, pod: Namespace, lease: DhcpLease, valid_seconds
 
 
 def put_address(pod: Namespace, lease: DhcpLease, valid_seconds: int) -> None:
-    address = replace(
-        leased_address(lease, time.time()), valid_seconds=valid_seconds, preferred_seconds=valid_seconds
-    )
+    address = Address(lease.address, valid_seconds=valid_seconds, preferred_seconds=valid_seconds)
 
     def add() -> None:
         with NetlinkSocket.open() as rtnl:

@@ -34,13 +34,13 @@ from dranet.kernel.ethtool.messages import (
     EEE,
     FEC,
     PAUSE,
+    PRIVATE_FLAGS,
     RINGS,
+    EthtoolPart,
     Features,
-    Numbers,
     bitset_attribute,
     parse_bitset,
     parse_features,
-    parse_private_flags,
 )
 from dranet.kernel.ethtool.settings import difference, read_ethtool_state, restore_ethtool, set_ethtool
 from dranet.kernel.netlink import socket as socket_module
@@ -71,7 +71,7 @@ T = TypeVar("T")
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "bitset": parse_bitset,
     "features": parse_features,
-    "private flags": parse_private_flags,
+    "private flags": PRIVATE_FLAGS.parse,
     **{numbers.name: numbers.parse for numbers in (RINGS, CHANNELS, COALESCE, PAUSE, EEE, FEC)},
 }
 
@@ -207,7 +207,7 @@ SETS = {
     12: "features",
 }
 GETS = {command - 1: part for command, part in SETS.items()}
-NUMBERS: dict[str, Numbers] = {
+NUMBERS: dict[str, EthtoolPart] = {
     numbers.name: numbers for numbers in (RINGS, CHANNELS, COALESCE, PAUSE, EEE, FEC)
 }
 

@@ -321,11 +321,7 @@ class _Attachment(Struct, frozen=True):
 
 def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
     """Names of the devices that are not in ``netns`` as planned: absent, another device, down, with another
-    MTU or MAC address, outside of their VRF, or without an address, a route, a rule or a neighbour.
-
-    Raises:
-        KernelError: the namespace could not be entered, or netlink failed.
-    """
+    MTU or MAC address, outside of their VRF, or without an address, a route, a rule or a neighbour."""
     with open_pod_side(netns) as pod:
         rules = PodRules(pod)
         return tuple(plan.device for plan in plans if not _is_attached(plan, pod, rules))

@@ -149,11 +149,7 @@ class UplinkGuard:
                 )
 
     def check_rdma(self, name: str) -> None:
-        """Pass an RDMA device whose interfaces (IPoIB) may be lost to the node.
-
-        Raises:
-            DeviceError: as :meth:`check`.
-        """
+        """Pass an RDMA device whose interfaces (IPoIB) may be lost to the node."""
         for link in self._read_links_on(nearest_pci_address(self._sysfs.home(f"{RDMA_CLASS}/{name}"))):
             self.check(link)
 
@@ -282,11 +278,7 @@ class SeenLink(Struct, frozen=True):
 
 
 def look_at(plan: AttachPlan, pod: Side, link: Link | None) -> SeenLink | None:
-    """Read what a plan has set of a link; ``None`` where there is no link.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    """Read what a plan has set of a link; ``None`` where there is no link."""
     if link is None:
         return None
     has_routes = any(isinstance(step, AddRoute) for step in plan.steps)
@@ -300,11 +292,7 @@ def look_at(plan: AttachPlan, pod: Side, link: Link | None) -> SeenLink | None:
 
 
 def read_attached(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[AttachedLink, ...]:
-    """One entry for each plan whose link is in ``netns`` under its planned name.
-
-    Raises:
-        KernelError: the namespace could not be entered, or netlink failed.
-    """
+    """One entry for each plan whose link is in ``netns`` under its planned name."""
     with open_pod_side(netns) as pod:
         rules = PodRules(pod)
         found = [_read(plan, pod, rules) for plan in plans if plan.pod_ifname]
@@ -358,9 +346,6 @@ def find_drift(plan: AttachPlan, pod: Side, seen: SeenLink | None, rules: PodRul
 
     Compares the link message, the addresses, and the routes, rules and neighbours that the plan has. A VRF
     takes one more look-up.
-
-    Raises:
-        KernelError: netlink failed.
     """
     if seen is None or seen.link.ifname != plan.pod_ifname:
         return "the link is not in the pod"
@@ -423,11 +408,7 @@ def _is_duplicate(address: Address) -> bool:
 
 
 def find_absent(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Return the names of the devices that are not in ``netns``, whatever the names of their links.
-
-    Raises:
-        KernelError: the namespace could not be entered, or netlink failed.
-    """
+    """Return the names of the devices that are not in ``netns``, whatever the names of their links."""
     with open_pod_side(netns) as pod:
         names = {plan.pod_ifname for plan in plans}
         return tuple(plan.device for plan in plans if not _is_present(plan, pod, names))
@@ -435,11 +416,7 @@ def find_absent(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[s
 
 def find_lost(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
     """Return the names of the devices whose link is neither in ``netns`` nor in the calling thread's
-    namespace: attaching them would fail.
-
-    Raises:
-        KernelError: as :func:`find_absent`.
-    """
+    namespace: attaching them would fail."""
     moved = [(plan, plan.host) for plan in plans if plan.host is not None and not plan.is_on_top]
     with open_host_side() as home, open_pod_side(netns) as pod:
         return tuple(plan.device for plan, host in moved if find_link(plan, host, home, pod) is None)
@@ -474,11 +451,7 @@ def _is_renamed(link: Link, plan: AttachPlan, names: Collection[str]) -> bool:
 
 def find_strayed(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
     """Names of the devices whose link is in the calling thread's namespace, and as the kernel brings one back
-    from a namespace that died: under another name, or down and without the addresses that it had.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    from a namespace that died: under another name, or down and without the addresses that it had."""
     moved = [(plan, plan.host) for plan in plans if plan.host is not None and not plan.is_on_top]
     remade = [plan for plan in plans if plan.ipoib]
     if not (moved or remade):
@@ -491,11 +464,7 @@ def find_strayed(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
 
 
 def find_down(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
-    """Names of the devices whose link is down in the calling thread's namespace, and was up at Prepare.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    """Names of the devices whose link is down in the calling thread's namespace, and was up at Prepare."""
     moved = [(plan, plan.host) for plan in plans if plan.host is not None and plan.host.up]
     if not moved:
         return ()

@@ -76,9 +76,6 @@ def detach(
 
     ``netns`` is the pod's namespace, ``None`` where it is gone: then the kernel has already returned what it
     could, perhaps under another name, and it is looked for on the host.
-
-    Raises:
-        KernelError: a namespace could not be entered, or netlink failed as a whole.
     """
     with ExitStack() as stack:
         home = stack.enter_context(open_host_side())

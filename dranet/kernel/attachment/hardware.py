@@ -19,6 +19,7 @@ from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.links import Side
 from dranet.kernel.discovery import programs as bpf
 from dranet.kernel.ethtool import settings as ethtool
+from dranet.kernel.ethtool.messages import PARTS
 from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering, steering_difference
 from dranet.kernel.namespaces.sysfs_mount import open_sysfs
 from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
@@ -72,11 +73,7 @@ class _OnHooks(Struct, frozen=True):
 
 def read_program_names(side: Side, ifindex: int) -> tuple[str, ...]:
     """The programs on a link: ``tc ingress prog.o:[tc]``, ``tcx egress to_pod``, ``xdp program 42`` (one
-    without a name). TCX programs are left out where we may not ask for them.
-
-    Raises:
-        KernelError: the kernel refused for another reason.
-    """
+    without a name). TCX programs are left out where we may not ask for them."""
     try:
         tcx = side.run(lambda: _read_tcx(ifindex))
     except KernelError as error:
@@ -307,11 +304,7 @@ def queue_difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> lis
 
 @contextmanager
 def open_queues(side: Side, ifname: str) -> Iterator[Queues]:
-    """The queues of a link that is on this side.
-
-    Raises:
-        KernelError: no sysfs can be had there.
-    """
+    """The queues of a link that is on this side."""
     with open_sysfs(side, writable=True) as root:
         sysfs = PseudoFiles(root, [])
         online = sum(1 << cpu for cpu in parse_cpu_list(sysfs.text("devices/system/cpu/online")))
@@ -321,11 +314,7 @@ def open_queues(side: Side, ifname: str) -> Iterator[Queues]:
 @contextmanager
 def look_at_queues(side: Side, link: Link) -> Iterator[Queues]:
     """As :func:`open_queues`, to read: through ``/sys`` where that shows this link, as on a node. To take a
-    mount away waits for a grace period of RCU, some 20 ms.
-
-    Raises:
-        KernelError: no sysfs can be had there.
-    """
+    mount away waits for a grace period of RCU, some 20 ms."""
     sysfs, folder = PseudoFiles(_SYS, []), f"class/net/{link.ifname}"
     text = sysfs.text(f"{folder}/ifindex"), sysfs.text(f"{folder}/address")
     if text == (str(link.ifindex), link.mac):
@@ -340,9 +329,6 @@ def set_queues(queues: Queues, step: SetCpuLocality, places: Mapping[int, int]) 
 
     ``places`` maps a send queue whose interrupt was placed to its position in the step's CPUs; the queue
     gets this one and, where there are more CPUs than queues, its share of the others.
-
-    Raises:
-        KernelError: the kernel refused.
     """
     send_queues = queues.send_queues() if step.xps else []
     for queue in send_queues:
@@ -473,7 +459,7 @@ class HardwarePart(Struct, frozen=True):
 
 
 def _read_ethtool(side: Side, link: Link, recorded: EthtoolState | None) -> EthtoolState:
-    parts = tuple(part for part in ethtool.PARTS if recorded is None or getattr(recorded, part))
+    parts = tuple(part for part in PARTS if recorded is None or getattr(recorded, part))
     return ethtool.read_ethtool_state(side.genl, link.ifindex, parts, link.ifname)
 
 
@@ -529,7 +515,7 @@ HARDWARE: Mapping[str, HardwarePart] = {
         _read_ethtool,
         ethtool.difference,
         _restore_ethtool,
-        tuple((f"{part.what} (`ethtool {part.option}`)", part.limits) for part in ethtool.PARTS.values()),
+        tuple((f"{part.what} (`ethtool {part.option}`)", part.limits) for part in PARTS.values()),
     ),
     "steering": HardwarePart(
         _read_steering,

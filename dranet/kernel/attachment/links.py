@@ -82,21 +82,13 @@ class Side:
 
     @property
     def genl(self) -> NetlinkSocket:
-        """A generic netlink socket, opened at the first use.
-
-        Raises:
-            KernelError: it could not be opened.
-        """
+        """A generic netlink socket, opened at the first use."""
         if self._genl is None:
             self._genl = self.run(lambda: NetlinkSocket.open(NETLINK_GENERIC))
         return self._genl
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in this namespace.
-
-        Raises:
-            Exception: whatever ``function`` raised.
-        """
+        """Call ``function`` in this namespace."""
         return function() if self._visit is None else self._visit.run(function)
 
     def close(self) -> None:
@@ -119,11 +111,7 @@ def open_host_side() -> Iterator[Side]:
 
 @contextmanager
 def open_pod_side(netns: NetworkNamespace) -> Iterator[Side]:
-    """A pod's namespace, entered once; ``netns`` stays the caller's.
-
-    Raises:
-        KernelError: the namespace could not be entered.
-    """
+    """A pod's namespace, entered once; ``netns`` stays the caller's."""
     with (
         netns.enter() as visit,
         visit.run(NetlinkSocket.open) as rtnl,
@@ -297,11 +285,7 @@ STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 
 
 def read_link(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> Link | None:
-    """Return one link by index or name (also an alternative name), or ``None``.
-
-    Raises:
-        KernelError: netlink failed for another reason.
-    """
+    """Return one link by index or name (also an alternative name), or ``None``."""
     if not (ifindex or ifname):
         return None
     try:

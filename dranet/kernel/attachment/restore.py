@@ -97,11 +97,7 @@ def read_link_state(ifname: str) -> LinkState:
 
 
 def _check_restorable(link: Link, details: LinkDetails) -> None:
-    """Refuse a link with settings that could not be restored.
-
-    Raises:
-        DeviceError: naming them (``DeviceBusy``).
-    """
+    """Refuse a link with settings that could not be restored."""
     if details.oddities:
         settings = ", ".join(f"{what} {value}" for what, value in details.oddities.items())
         raise DeviceError(
@@ -115,9 +111,6 @@ def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | Non
     """Read a link as it is now, even if other links depend on it; ``None`` if it is gone.
 
     Reads only those settings in the card that the driver reported when the link was recorded.
-
-    Raises:
-        KernelError: netlink failed.
     """
     found = _read_link(side, ifindex)
     if found is None:
@@ -489,11 +482,7 @@ def read_ipoib_states(pci_address: str) -> tuple[IpoibState, ...]:
 
 
 def restore_ipoib(home: Side, state: IpoibState, pci_address: str) -> list[str]:
-    """Bring the interface that the kernel made again to its recorded state; returns what still differs.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    """Bring the interface that the kernel made again to its recorded state; returns what still differs."""
     found = _find(home, state, pci_address)
     if found is None:
         return [f"{state.link.ifname}: the kernel made no IPoIB interface again; is ib_ipoib loaded?"]

@@ -146,11 +146,7 @@ class Target(Struct, frozen=True):
 
 
 def apply_group(target: Target, steps: Sequence[Step]) -> None:
-    """Apply consecutive steps of one group.
-
-    Raises:
-        KernelError: the kernel refused one of them.
-    """
+    """Apply consecutive steps of one group."""
     pod, name = target.pod, target.pod_ifname
     if isinstance(steps[0], AddRule):
         rules = (step for step in steps if isinstance(step, AddRule))
@@ -207,11 +203,7 @@ def _limit_rate(target: Target, step: LimitRate) -> None:
 
 
 def apply_sysctls(pod: Side, device: str, steps: Sequence[Step], undo: UndoStack) -> None:
-    """Write consecutive sysctls; also for a device without a link.
-
-    Raises:
-        KernelError: the kernel refused one of them.
-    """
+    """Write consecutive sysctls; also for a device without a link."""
     wanted = [(step.path, step.value) for step in steps if isinstance(step, SetSysctl)]
     write_pod_sysctls(pod, device, wanted, undo)
 
@@ -278,11 +270,7 @@ def _hears_routers(target: Target) -> bool:
 
 
 def _with_time_left(address: Address, lease: DhcpLease) -> Address:
-    """What is left of the lease, which was taken at Prepare.
-
-    Raises:
-        KernelError: ``DHCPLeaseExpired``.
-    """
+    """What is left of the lease, which was taken at Prepare."""
     left = seconds_left(lease, time.time())
     if left == 0:
         raise KernelError(
@@ -331,11 +319,7 @@ def _explain(target: Target, step: Step, refusal: KernelError) -> None:
 
 
 def apply_multipath_route(target: Target, step: AddRoute) -> None:
-    """Add a route with several ways, once all links of the pod are configured.
-
-    Raises:
-        KernelError: one of its links is not in the pod, or the kernel refused.
-    """
+    """Add a route with several ways, once all links of the pod are configured."""
     try:
         added = add_multipath_route(target.pod, target.link.ifindex, target.pod_ifname, step)
     except KernelError as refusal:
@@ -450,11 +434,7 @@ def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
 
 
 def delete_sublink(pod: Side, step: CreateLink) -> None:
-    """Delete the link; passes where it is gone.
-
-    Raises:
-        KernelError: it is still there.
-    """
+    """Delete the link; passes where it is gone."""
     link = find_sublink(pod, step)
     if link is None:
         return
@@ -523,11 +503,7 @@ def is_in_vrf(pod: Side, link: Link, step: JoinVrf) -> bool:
 
 
 def remove_unused_vrf(pod: Side, step: JoinVrf) -> None:
-    """Remove the VRF if we made it and no link is in it any more.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Remove the VRF if we made it and no link is in it any more."""
     vrf = read_link(pod.rtnl, ifname=step.name)
     if vrf is None or vrf.kind != _KIND or vrf.alias != OUR_MARK:
         return

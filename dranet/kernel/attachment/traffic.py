@@ -209,11 +209,7 @@ def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) ->
 
 
 def _find_hops(pod: Side, ifindex: int, step: AddRoute) -> tuple[Hop, ...]:
-    """The ways of a route of a plan, by the links that the pod has now.
-
-    Raises:
-        KernelError: one of its links is not in the pod (ENODEV).
-    """
+    """The ways of a route of a plan, by the links that the pod has now."""
     return tuple(
         Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
         for hop in step.next_hops
@@ -233,11 +229,7 @@ def _find_ifindex(pod: Side, ifname: str, own: int) -> int:
 
 
 def remove_multipath_route(pod: Side, ifname: str, step: AddRoute) -> None:
-    """Remove a route with several ways, known by its place and gateways; its links may have new names.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Remove a route with several ways, known by its place and gateways; its links may have new names."""
     wanted = {ip_address(hop.gateway) for hop in step.next_hops}
     for found, ways in _iter_in_place_of(pod, step.route):
         if {ip_address(hop.gateway) for hop in ways if hop.gateway} == wanted:
@@ -259,11 +251,7 @@ class PodRules:
         self._present: dict[int, list[AddRule] | None] = {}
 
     def add(self, steps: Iterable[AddRule], link: str, added: Callable[[AddRule], None]) -> None:
-        """Add the rules that are not there; ``added`` is called with each that now is.
-
-        Raises:
-            KernelError: the kernel refused one.
-        """
+        """Add the rules that are not there; ``added`` is called with each that now is."""
         missing = self.find_missing(steps)
         refusals: list[KernelError] = []
         outcomes = self._pod.rtnl.batch([add_rule_request(rule, link) for rule in missing])
@@ -312,11 +300,7 @@ def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
 
 def read_rules(rtnl: NetlinkSocket, family: int) -> tuple[AddRule, ...] | None:
     """Return the policy rules of a namespace, of IP version 4 or 6, that :class:`AddRule` can express;
-    ``None`` if the kernel does not have the family.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    ``None`` if the kernel does not have the family."""
     try:
         payloads = rtnl.dump(dump_rules_request(family))
     except KernelError as error:
@@ -423,11 +407,7 @@ def _limit(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str, step: LimitRate) 
 
 def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
     """Remove what :func:`limit_rate` made, also after the link has left the pod (which took its qdiscs with
-    it). Nothing to remove is fine. Traffic hooks with filters of other programs stay.
-
-    Raises:
-        KernelError: refused.
-    """
+    it). Nothing to remove is fine. Traffic hooks with filters of other programs stay."""
     ifbs = _find_ifbs(pod.rtnl, pod_ifname)
     redirection, _ = _apply(
         pod.rtnl,

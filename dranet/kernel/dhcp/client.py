@@ -10,10 +10,9 @@ import errno
 import math
 import secrets
 import select
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain, islice, repeat
 
@@ -92,8 +91,10 @@ class Exchange:
             KernelError: ``DHCPFailed``, or the link went down.
         """
         for _ in range(_MOST_OFFERS):
+            xid = secrets.randbits(32)
             try:
-                return self._acquire_once(mac, wanted)
+                with Wire(self._link, mac, xid) as wire:
+                    return self._take(wire, xid, self._find_offer(wire, mac, xid, wanted))
             except _Refused as refusal:
                 self._oddity = f"the server refused: {refusal}"
                 wanted = ""
@@ -118,10 +119,7 @@ class Exchange:
 
         def send() -> None:
             asking = message.request_more_time(xid, lease, self._seconds)
-            if any_server:
-                wire.broadcast(asking, source=asking.client_address)
-            else:
-                wire.send_to(lease.server_mac, lease.server, asking)
+            wire.send(asking, *(() if any_server else (lease.server_mac, lease.server)))
 
         def read(server_mac: str, received: Message) -> DhcpLease | None:
             if received.server == lease.server:
@@ -146,15 +144,9 @@ class Exchange:
             self._oddity = f"the server {received.server}, which did not give it, refused: {refusal}"
             return None
 
-    def _acquire_once(self, mac: str, wanted: str) -> DhcpLease:
-        xid = secrets.randbits(32)
-        with Wire(self._link, mac, xid) as wire:
-            offer = self._find_offer(wire, mac, xid, wanted)
-            return self._take(wire, xid, offer)
-
     def _find_offer(self, wire: Wire, mac: str, xid: int, wanted: str) -> DhcpLease:
         def send() -> None:
-            wire.broadcast(message.discover(xid, mac, wanted, self._seconds))
+            wire.send(message.discover(xid, mac, wanted, self._seconds))
 
         def read(server_mac: str, received: Message) -> DhcpLease | None:
             is_offer = received.type is MessageType.OFFER
@@ -166,7 +158,7 @@ class Exchange:
         asked_at = time.time()
 
         def send() -> None:
-            wire.broadcast(message.request_offered(xid, offer, self._seconds))
+            wire.send(message.request_offered(xid, offer, self._seconds))
 
         def read(server_mac: str, received: Message) -> DhcpLease | None:
             return _read_answer(server_mac, received, asked_at) if received.server == offer.server else None
@@ -181,12 +173,7 @@ class Exchange:
         read: Callable[[str, Message], DhcpLease | None],
         waits: Iterator[float],
     ) -> DhcpLease:
-        """Send until a usable answer arrives, ``waits`` ends, or the deadline has passed.
-
-        Raises:
-            _Silence: no answer.
-            _Refused: the answer is no.
-        """
+        """Send until a usable answer arrives, ``waits`` ends, or the deadline has passed."""
         for wait in waits:
             if self._is_over:
                 break
@@ -335,19 +322,10 @@ def _wait_for_carrier(rtnl: NetlinkSocket, link: Link, deadline: float) -> Link:
                     hint="is its cable or its other end up?",
                     reason=Reason.DHCP_FAILED,
                 )
-            _drain(news)
+            with suppress(OSError):  # no more to read; or some were lost (ENOBUFS), which is a change, too
+                while news.recv(_NOTIFICATION_BYTES):
+                    pass
         return link
-
-
-def _drain(news: socket.socket) -> None:
-    """Something changed; what, is read from the link itself."""
-    try:
-        while news.recv(_NOTIFICATION_BYTES):
-            pass
-    except BlockingIOError:
-        return
-    except OSError:
-        return  # some were lost (ENOBUFS), which is also a change
 
 
 def _set_up(rtnl: NetlinkSocket, link: Link, *, up: bool) -> None:
@@ -360,13 +338,12 @@ def _set_up(rtnl: NetlinkSocket, link: Link, *, up: bool) -> None:
 
 def _read_what_a_lowered_link_loses(rtnl: NetlinkSocket, link: Link) -> list[Request]:
     """Requests that give a link what the kernel takes from it as it goes down: IPv6 addresses, neighbours."""
-    addresses = [a for a in read_addresses(rtnl, link) if ":" in a.cidr]
-    parse = partial(parse_permanent_neighbour, ifindex=link.ifindex)
-    payloads = rtnl.dump(dump_neighbours_request(link.ifindex))
-    neighbours = [n for n in (decode(parse, payload) for payload in payloads) if n is not None]
+    index, name = link.ifindex, link.ifname
+    parse = partial(parse_permanent_neighbour, ifindex=index)
+    neighbours = (decode(parse, payload) for payload in rtnl.dump(dump_neighbours_request(index)))
     return [
-        *(add_address_request(link.ifindex, a, link.ifname) for a in addresses),
-        *(add_neighbour_request(link.ifindex, n, link.ifname) for n in neighbours),
+        *(add_address_request(index, a, name) for a in read_addresses(rtnl, link) if ":" in a.cidr),
+        *(add_neighbour_request(index, n, name) for n in neighbours if n is not None),
     ]
 
 
@@ -394,11 +371,8 @@ def acquire_lease(
 ) -> DhcpLease:
     """Take a lease on a link of the calling thread's namespace; the link is as it was afterwards.
 
-    Args:
-        ifname: an Ethernet link; raised if it is down, and lowered again.
-        mac: hardware address to ask for; no link needs to have it yet.
-        timeout_seconds: for everything together.
-        wanted: an address to ask for, of an earlier lease; the server may give another one.
+    No link needs to have ``mac`` yet. ``wanted`` is an address of an earlier lease; the server may give
+    another.
 
     Raises:
         KernelError: ``DHCPFailed``: no carrier, no server, a refusal or nothing usable, within the time;
@@ -419,12 +393,7 @@ def renew_lease(
 ) -> DhcpLease:
     """Renew a lease in the pod, and set the new lifetime of its address in the kernel there.
 
-    Args:
-        lease: as it is now.
-        netns: the pod's namespace.
-        pod_ifname: the link that has the address.
-        rebind: ask any server, not the lease's own (RFC 2131, REBINDING).
-        timeout_seconds: for this attempt.
+    With ``rebind`` any server is asked, not the lease's own (RFC 2131, REBINDING).
 
     Raises:
         KernelError: ``DHCPLeaseExpired``: the link no longer has the address, so there is nothing to renew;
@@ -439,13 +408,8 @@ def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_
     """Remove the address of an expired lease from the pod's link; a missing address is not an error.
 
     The kernel counts the lifetime on a monotonic clock: an address with time left there, whose lease the
-    server has not withdrawn (``is_refused``), stays.
-
-    Returns:
-        Seconds that the address still has; 0: it is gone.
-
-    Raises:
-        KernelError: the link is gone, or the kernel refused.
+    server has not withdrawn (``is_refused``), stays. Returns the seconds that the address still has; 0: it is
+    gone.
     """
     return netns.run(lambda: _end_here(lease, pod_ifname, is_refused))
 
@@ -453,21 +417,27 @@ def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_
 def release_lease(lease: DhcpLease, ifname: str, *, timeout_seconds: float = RELEASE_SECONDS) -> None:
     """Send one release of the address to the server, from a link of the calling thread's namespace.
 
-    A release has no answer. The link is restored afterwards.
-
     Raises:
         KernelError: it could not be sent; the lease ends by itself at its time.
     """
     with raised(ifname, time.monotonic() + timeout_seconds) as link:
         xid = secrets.randbits(32)
         with Wire(link, lease.client_mac, xid) as wire:
-            wire.send_to(lease.server_mac, lease.server, message.release(xid, lease))
+            wire.send(message.release(xid, lease), lease.server_mac, lease.server)
 
 
 def _renew_here(lease: DhcpLease, ifname: str, rebind: bool, deadline: float) -> DhcpLease:
     with NetlinkSocket.open() as rtnl:
         link = read_link(rtnl, ifname)
-        present = _find_address(rtnl, link, lease)
+        present = _find_present(rtnl, link, lease)
+        if present is None:
+            raise KernelError(
+                f"the DHCP lease of {lease.address} has ended: {ifname} no longer has that address",
+                operation="renew DHCP lease",
+                link=ifname,
+                reason=Reason.DHCP_LEASE_EXPIRED,
+                retryable=False,
+            )
         renewed = Exchange(link, deadline).renew(lease, any_server=rebind)
         left = seconds_left(renewed, time.time())
         address = replace(present, valid_seconds=left, preferred_seconds=left)
@@ -490,24 +460,6 @@ def _end_here(lease: DhcpLease, ifname: str, is_refused: bool) -> float:
             if error.errno != errno.EADDRNOTAVAIL:  # the kernel was faster
                 raise
         return 0.0
-
-
-def _find_address(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address:
-    """The leased address as the link has it.
-
-    Raises:
-        KernelError: ``DHCPLeaseExpired``: it is not there.
-    """
-    present = _find_present(rtnl, link, lease)
-    if present is not None:
-        return present
-    raise KernelError(
-        f"the DHCP lease of {lease.address} has ended: {link.ifname} no longer has that address",
-        operation="renew DHCP lease",
-        link=link.ifname,
-        reason=Reason.DHCP_LEASE_EXPIRED,
-        retryable=False,
-    )
 
 
 def _find_present(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address | None:

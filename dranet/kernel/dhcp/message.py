@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from msgspec import Struct, field
 
 from dranet.errors import ProtocolError
-from dranet.model.facts import Address
+from dranet.kernel.netlink.rtnl import mac_bytes
 from dranet.model.plan import DhcpLease
 
 # --- lifetime of a leased address -----------------------------------------------------------------------
@@ -25,7 +25,6 @@ FOR_EVER = 0xFFFFFFFF
 
 
 def leased_ip(lease: DhcpLease) -> str:
-    """The lease's address without its prefix length."""
     return lease.address.partition("/")[0]
 
 
@@ -34,17 +33,6 @@ def seconds_left(lease: DhcpLease, now: float) -> int | None:
     if lease.lease_seconds == FOR_EVER:
         return None
     return max(0, min(lease.lease_seconds, int(lease.obtained_at + lease.lease_seconds - now)))
-
-
-def leased_address(lease: DhcpLease, now: float) -> Address:
-    """Return the address for the kernel at ``now`` (unix time), with the lifetime of the lease.
-
-    Without it the pod would keep an address that the server may give to another host.
-    """
-    left = seconds_left(lease, now)
-    network = IPv4Interface(lease.address).network
-    broadcast = str(network.broadcast_address) if network.prefixlen < 31 else ""
-    return Address(lease.address, broadcast=broadcast, valid_seconds=left, preferred_seconds=left)
 
 
 NO_ADDRESS = str(IPv4Address(0))
@@ -135,7 +123,6 @@ class Message(Struct, frozen=True):
 
     @property
     def server(self) -> str:
-        """Server identifier; ``0.0.0.0`` for none."""
         return _address(self.options, Option.SERVER_ID) or NO_ADDRESS
 
     @property
@@ -150,7 +137,7 @@ class Message(Struct, frozen=True):
 
 
 def discover(xid: int, mac: str, wanted: str = "", seconds: int = 0) -> Message:
-    """Build a DHCPDISCOVER. ``wanted`` is an address that the client had before."""
+    """``wanted`` is an address that the client had before."""
     options = _asking(mac)
     if wanted:
         options[Option.REQUESTED_ADDRESS] = socket.inet_aton(wanted)
@@ -158,7 +145,6 @@ def discover(xid: int, mac: str, wanted: str = "", seconds: int = 0) -> Message:
 
 
 def request_offered(xid: int, offered: DhcpLease, seconds: int = 0) -> Message:
-    """I take what this server offered."""
     options = _asking(offered.client_mac)
     options[Option.REQUESTED_ADDRESS] = IPv4Interface(offered.address).ip.packed
     options[Option.SERVER_ID] = socket.inet_aton(offered.server)
@@ -180,7 +166,6 @@ def request_more_time(xid: int, lease: DhcpLease, seconds: int = 0) -> Message:
 
 
 def release(xid: int, lease: DhcpLease) -> Message:
-    """Build a DHCPRELEASE."""
     options: dict[int, bytes] = {
         Option.CLIENT_ID: _client_id(lease.client_mac),
         Option.SERVER_ID: socket.inet_aton(lease.server),
@@ -200,15 +185,14 @@ def _asking(mac: str) -> dict[int, bytes]:
 
 def _client_id(mac: str) -> bytes:
     """Hardware type and address (RFC 2132, 9.14): the same pod NIC gets the same address again."""
-    return bytes((_ETHERNET,)) + bytes.fromhex(mac.replace(":", ""))
+    return bytes((_ETHERNET,)) + mac_bytes(mac)
 
 
-# --- bytes ---------------------------------------------------------------------------------------------
+# --- the UDP payload ------------------------------------------------------------------------------------
 
 
 def encode(message: Message) -> bytes:
-    """The UDP payload."""
-    mac = bytes.fromhex(message.client_mac.replace(":", ""))
+    mac = mac_bytes(message.client_mac)
     header = _HEADER.pack(
         _BOOTREPLY if message.is_reply else _BOOTREQUEST,
         _ETHERNET,
@@ -239,11 +223,6 @@ def _encode_option(code: int, value: bytes) -> bytes:
 
 
 def parse(data: bytes) -> Message:
-    """Read one UDP payload.
-
-    Raises:
-        ProtocolError: it is no DHCP message, or is broken.
-    """
     if len(data) < _HEADER.size:
         raise ProtocolError(f"DHCP message of {len(data)} bytes, at least {_HEADER.size} are needed")
     (op, hardware, size, _, xid, seconds, flags, client, your, _, _, mac, server_name, file, cookie) = (
@@ -307,12 +286,7 @@ def _message_type(options: Mapping[int, bytes]) -> MessageType:
 
 
 def read_lease(message: Message, server_mac: str, obtained_at: float) -> DhcpLease:
-    """The lease that an OFFER or an ACK gives.
-
-    Args:
-        message: from the server.
-        server_mac: source address of its frame.
-        obtained_at: unix time from which the lease counts: when the client asked.
+    """The lease that an OFFER or an ACK gives, from ``obtained_at`` on: when the client asked (unix time).
 
     Raises:
         ProtocolError: it contains no lease that a link could have; names the wrong part.
@@ -343,11 +317,7 @@ def read_lease(message: Message, server_mac: str, obtained_at: float) -> DhcpLea
 
 
 def parse_classless_routes(data: bytes) -> tuple[tuple[str, str], ...]:
-    """Return (destination, gateway) of option 121; gateway 0.0.0.0 means that the destination is on the link.
-
-    Raises:
-        ProtocolError: malformed.
-    """
+    """(destination, gateway) of option 121; gateway 0.0.0.0 means that the destination is on the link."""
     routes: list[tuple[str, str]] = []
     offset = 0
     while offset < len(data):
@@ -395,7 +365,7 @@ def _routers(options: Mapping[int, bytes]) -> tuple[str, ...]:
     data = options.get(Option.ROUTER, b"")
     if len(data) % 4:
         raise ProtocolError(f"router option of {len(data)} bytes")
-    routers = [IPv4Address(data[start : start + 4]) for start in range(0, len(data), 4)]
+    routers = (IPv4Address(packed) for (packed,) in struct.iter_unpack("4s", data))
     return tuple(str(router) for router in routers if _is_host_address(router))
 
 

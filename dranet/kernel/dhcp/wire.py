@@ -13,12 +13,12 @@ import select
 import socket
 import struct
 import time
-from types import TracebackType
 from typing import Self
 
 from dranet.errors import KernelError, ProtocolError
 from dranet.kernel.dhcp import message
 from dranet.kernel.dhcp.message import NO_ADDRESS, Message
+from dranet.kernel.netlink.rtnl import mac_bytes
 from dranet.kernel.netlink.socket import kernel_error
 from dranet.model.facts import Link
 
@@ -38,6 +38,11 @@ _JEQ, _JSET, _RET = 0x15, 0x45, 0x06
 _INSTRUCTION = struct.Struct("=HBBI")
 _PROGRAM = struct.Struct("@HP")
 
+ETH_P_IP = 0x0800
+SERVER_PORT, CLIENT_PORT = 67, 68
+BROADCAST_MAC = "ff:ff:ff:ff:ff:ff"
+BROADCAST = "255.255.255.255"
+
 _IP_AT = 14
 _FRAGMENT_OFFSET_BITS = 0x1FFF
 
@@ -46,16 +51,7 @@ class Wire:
     """Sends and receives DHCP messages on one link of the calling thread's network namespace."""
 
     def __init__(self, link: Link, mac: str, xid: int) -> None:
-        """Open the socket.
-
-        Args:
-            link: an Ethernet link.
-            mac: the hardware address to speak as; the link may have another one.
-            xid: transaction id of the messages to receive.
-
-        Raises:
-            KernelError: the link is gone, or the kernel refused.
-        """
+        """For one transaction on an Ethernet link, which may have another address than ``mac``."""
         self._link = link
         self._mac = mac
         self.oddity = ""
@@ -89,7 +85,7 @@ class Wire:
 
         Servers that ignore the broadcast flag answer to it. Where the device cannot, broadcasts remain.
         """
-        address = bytes.fromhex(self._mac.replace(":", ""))
+        address = mac_bytes(self._mac)
         membership = struct.pack("=iHH8s", self._link.ifindex, PACKET_MR_UNICAST, len(address), address)
         with contextlib.suppress(OSError):
             self._sock.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, membership)
@@ -97,41 +93,20 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sock.close()
 
-    def broadcast(self, sent: Message, source: str = message.NO_ADDRESS) -> None:
-        """Send a message to every server.
-
-        Raises:
-            KernelError: the link is down or gone.
-        """
-        self._send(build_frame(message.encode(sent), self._mac, source=source))
-
-    def send_to(self, server_mac: str, server: str, sent: Message) -> None:
-        """Send a message to one server, which may be behind the relay with this hardware address.
-
-        Raises:
-            KernelError: the link is down or gone.
-        """
-        payload = message.encode(sent)
-        self._send(build_frame(payload, self._mac, server_mac, sent.client_address, server))
-
-    def _send(self, data: bytes) -> None:
+    def send(self, sent: Message, server_mac: str = BROADCAST_MAC, server: str = BROADCAST) -> None:
+        """To every server, or to one, which may be behind the relay with this hardware address."""
+        frame = build_frame(message.encode(sent), self._mac, server_mac, sent.client_address, server)
         try:
-            self._sock.send(data)
+            self._sock.send(frame)
         except OSError as error:
             if error.errno not in (errno.ENOBUFS, errno.EAGAIN):  # a full queue: as good as lost on the way
                 raise self._refused(error) from error
 
     def receive(self, deadline: float) -> tuple[str, Message] | None:
-        """The next message and the hardware address it came from; ``None`` at ``deadline`` (monotonic).
-
-        Raises:
-            KernelError: the link went down or away.
-        """
+        """The next message and the hardware address it came from; ``None`` at ``deadline`` (monotonic)."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
@@ -189,11 +164,6 @@ def answers_only(xid: int) -> list[tuple[int, int, int, int]]:
 # A link without an address has no UDP, so the client writes whole frames. They can carry a hardware
 # address that the link does not have yet.
 
-ETH_P_IP = 0x0800
-SERVER_PORT, CLIENT_PORT = 67, 68
-BROADCAST_MAC = "ff:ff:ff:ff:ff:ff"
-BROADCAST = "255.255.255.255"
-
 _ETHERNET = struct.Struct("!6s6sH")
 _IP = struct.Struct("!BBHHHBBH4s4s")
 _UDP = struct.Struct("!HHHH")
@@ -228,16 +198,14 @@ def build_frame(
         addresses[4:],
     )
     header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
-    return _ETHERNET.pack(_mac_bytes(destination_mac), _mac_bytes(source_mac), ETH_P_IP) + header + udp
+    return _ETHERNET.pack(mac_bytes(destination_mac), mac_bytes(source_mac), ETH_P_IP) + header + udp
 
 
 def parse_frame(frame: bytes, *, has_checksum: bool = True) -> tuple[str, bytes]:
-    """The sender's hardware address and the UDP payload of a frame to a client.
+    """The sender's hardware address and the UDP payload of a frame to a client; its end may be padded.
 
-    Args:
-        frame: from the Ethernet header on; may be padded at its end. has_checksum: false if the kernel
-        reports that the sender left the sum to hardware that the frame never
-            passed: it comes from a server on the same machine.
+    ``has_checksum`` is false if the kernel reports that the sender left the sum to hardware that the frame
+    never passed: it comes from a server on the same machine.
 
     Raises:
         ProtocolError: no UDP for a client, a fragment, cut short, or with a wrong checksum.
@@ -280,7 +248,3 @@ def checksum(data: bytes) -> int:
 
 def _pseudo_header(addresses: bytes, udp: bytes) -> bytes:
     return addresses + struct.pack("!BBH", 0, socket.IPPROTO_UDP, len(udp))
-
-
-def _mac_bytes(mac: str) -> bytes:
-    return bytes.fromhex(mac.replace(":", ""))

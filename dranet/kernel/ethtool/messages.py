@@ -7,10 +7,10 @@ uses unless it is asked for the compact one), so that no bit numbers are needed 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import struct
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -40,8 +40,6 @@ from dranet.kernel.netlink.socket import (
 ETHTOOL_FAMILY = "ethtool"
 
 # linux/ethtool_netlink.h
-ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_FEATURES_SET = 11, 12
-ETHTOOL_MSG_PRIVFLAGS_GET, ETHTOOL_MSG_PRIVFLAGS_SET = 13, 14
 ETHTOOL_A_HEADER = 1
 ETHTOOL_A_HEADER_DEV_INDEX, ETHTOOL_A_HEADER_FLAGS = 1, 3
 ETHTOOL_FLAG_COMPACT_BITSETS, ETHTOOL_FLAG_OMIT_REPLY = 1, 2
@@ -50,20 +48,15 @@ ETHTOOL_A_BITSET_BITS_BIT = 1
 ETHTOOL_A_BITSET_BIT_NAME, ETHTOOL_A_BITSET_BIT_VALUE = 2, 3
 ETHTOOL_A_FEATURES_HW, ETHTOOL_A_FEATURES_WANTED = 2, 3
 ETHTOOL_A_FEATURES_ACTIVE, ETHTOOL_A_FEATURES_NOCHANGE = 4, 5
-ETHTOOL_A_PRIVFLAGS_FLAGS = 2
+
+SIOCETHTOOL = 0x8946
+"""``linux/sockios.h``."""
 
 _U32 = struct.Struct("=I")
+_IFREQ = struct.Struct("16sP16x")
 
 _BITSET = frozenset({ETHTOOL_A_BITSET_NOMASK, ETHTOOL_A_BITSET_BITS})
 _BIT = frozenset({ETHTOOL_A_BITSET_BIT_NAME, ETHTOOL_A_BITSET_BIT_VALUE})
-_FEATURES = frozenset(
-    {
-        ETHTOOL_A_FEATURES_HW,
-        ETHTOOL_A_FEATURES_WANTED,
-        ETHTOOL_A_FEATURES_ACTIVE,
-        ETHTOOL_A_FEATURES_NOCHANGE,
-    }
-)
 
 
 def ethtool_request(
@@ -95,6 +88,18 @@ def parse_ifindex(payload: bytes) -> int:
     raise KernelError("an ethtool message names no link")
 
 
+def ask_by_ioctl(fd: int, ifname: str, data: bytes) -> bytes:
+    """Send one command of ``linux/ethtool.h`` by any socket; returns what the kernel made of ``data``.
+
+    Raises:
+        OSError: the driver refused, or does not know the command (EOPNOTSUPP).
+    """
+    buffer = array("B", data)
+    name = ifname.encode(errors="surrogateescape")
+    fcntl.ioctl(fd, SIOCETHTOOL, _IFREQ.pack(name, buffer.buffer_info()[0]))
+    return buffer.tobytes()
+
+
 # --- bit sets ------------------------------------------------------------------------------------------
 
 
@@ -113,9 +118,6 @@ def parse_bitset(payload: bytes) -> Mapping[str, bool]:
     """The bits that a set names. Where it is a plain list (no mask), those listed are set.
 
     The NICs of a node mostly send equal sets of sixty features, so the last ones are kept.
-
-    Raises:
-        KernelError: the message is malformed.
     """
     parts = parse_attributes(payload, 0, _BITSET)
     is_list = ETHTOOL_A_BITSET_NOMASK in parts
@@ -146,13 +148,17 @@ class Features(Struct, frozen=True):
 
 
 def parse_features(payload: bytes) -> Features:
-    """An answer to FEATURES_GET.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
-    found = parse_attributes(payload, GENL_HEADER_BYTES, _FEATURES)
-    hardware, wanted, active, fixed = (parse_bitset(found.get(kind, b"")) for kind in sorted(_FEATURES))
+    """An answer to FEATURES_GET."""
+    found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
+    hardware, wanted, active, fixed = (
+        parse_bitset(found.get(kind, b""))
+        for kind in (
+            ETHTOOL_A_FEATURES_HW,
+            ETHTOOL_A_FEATURES_WANTED,
+            ETHTOOL_A_FEATURES_ACTIVE,
+            ETHTOOL_A_FEATURES_NOCHANGE,
+        )
+    )
     changeable = [name for name, is_offered in hardware.items() if is_offered and not fixed.get(name)]
     return Features(
         wanted={name: wanted.get(name, False) for name in changeable},
@@ -161,17 +167,7 @@ def parse_features(payload: bytes) -> Features:
     )
 
 
-def parse_private_flags(payload: bytes) -> dict[str, bool]:
-    """An answer to PRIVFLAGS_GET.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
-    found = parse_attributes(payload, GENL_HEADER_BYTES, frozenset({ETHTOOL_A_PRIVFLAGS_FLAGS}))
-    return dict(parse_bitset(found.get(ETHTOOL_A_PRIVFLAGS_FLAGS, b"")))
-
-
-# --- numbers -------------------------------------------------------------------------------------------
+# --- settings ------------------------------------------------------------------------------------------
 
 
 class Number(Struct, frozen=True):
@@ -182,22 +178,27 @@ class Number(Struct, frozen=True):
     most: int = 0
 
 
-class Numbers(Struct, frozen=True):
-    """A message of numbers; ``name`` is the field of ``EthtoolState``.
-
-    ``modes`` is the attribute of a bit set in the same message (0: it has none), whose bits are values of 0
-    or 1 next to the numbers. ``known_modes`` are names that a plain list leaves out where they are off.
-    """
+class EthtoolPart(Struct, frozen=True):
+    """One field of ``EthtoolState``: its requests, and the numbers and bits in them."""
 
     name: str
+    word: str
+    """In messages."""
+    option: str
+    """That of ``ethtool`` which shows it."""
+    what: str
+    """With ``limits``, its row in ``docs/user/restored.md``."""
     get: int
     set: int
-    settings: Mapping[str, Number]
+    limits: str = ""
+    settings: Mapping[str, Number] = field(default_factory=dict)
     modes: int = 0
+    """The attribute of a bit set (0: none), whose bits are values of 0 or 1 next to the numbers."""
     known_modes: tuple[str, ...] = ()
+    """Names that a plain list leaves out where they are off."""
 
     def attributes(self, values: Mapping[str, int]) -> list[bytes]:
-        """Encode the values that go into a SET request."""
+        """The values in a SET request."""
         numbers = [
             attribute_u8(self.settings[name].kind, value)
             if self.settings[name].size == 1
@@ -209,11 +210,7 @@ class Numbers(Struct, frozen=True):
         return [*numbers, *([bitset_attribute(self.modes, modes)] if modes else [])]
 
     def parse(self, payload: bytes) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the values in an answer to GET, and their maxima where the kernel reports them.
-
-        Raises:
-            KernelError: the message is malformed.
-        """
+        """Return the values in an answer to GET, and their maxima where the kernel reports them."""
         found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
         values: dict[str, int] = {}
         maxima: dict[str, int] = {}
@@ -229,8 +226,15 @@ class Numbers(Struct, frozen=True):
         return values, maxima
 
 
-RINGS = Numbers(
+PRIVATE_FLAGS = EthtoolPart(
+    "private_flags", "private flag", "--show-priv-flags", "private flags", get=13, set=14, modes=2
+)
+
+RINGS = EthtoolPart(
     "rings",
+    "rings",
+    "-g",
+    "ring sizes",
     get=15,
     set=16,
     settings={
@@ -248,7 +252,10 @@ RINGS = Numbers(
     },
 )
 
-CHANNELS = Numbers(
+CHANNELS = EthtoolPart(
+    "channels",
+    "channels",
+    "-l",
     "channels",
     get=17,
     set=18,
@@ -260,67 +267,80 @@ CHANNELS = Numbers(
     },
 )
 
-COALESCE = Numbers(
+COALESCE = EthtoolPart(
     "coalesce",
+    "coalesce",
+    "-c",
+    "interrupt coalescing",
+    limits="values that the driver adapts by itself are not",
     get=19,
     set=20,
     settings={
-        "rx_usecs": Number(2),
-        "rx_max_frames": Number(3),
-        "rx_usecs_irq": Number(4),
-        "rx_max_frames_irq": Number(5),
-        "tx_usecs": Number(6),
-        "tx_max_frames": Number(7),
-        "tx_usecs_irq": Number(8),
-        "tx_max_frames_irq": Number(9),
+        "rx_usecs": Number(2), "rx_max_frames": Number(3),
+        "rx_usecs_irq": Number(4), "rx_max_frames_irq": Number(5),
+        "tx_usecs": Number(6), "tx_max_frames": Number(7),
+        "tx_usecs_irq": Number(8), "tx_max_frames_irq": Number(9),
         "stats_block_usecs": Number(10),
-        "adaptive_rx": Number(11, size=1),
-        "adaptive_tx": Number(12, size=1),
+        "adaptive_rx": Number(11, size=1), "adaptive_tx": Number(12, size=1),
         "pkt_rate_low": Number(13),
-        "rx_usecs_low": Number(14),
-        "rx_max_frames_low": Number(15),
-        "tx_usecs_low": Number(16),
-        "tx_max_frames_low": Number(17),
+        "rx_usecs_low": Number(14), "rx_max_frames_low": Number(15),
+        "tx_usecs_low": Number(16), "tx_max_frames_low": Number(17),
         "pkt_rate_high": Number(18),
-        "rx_usecs_high": Number(19),
-        "rx_max_frames_high": Number(20),
-        "tx_usecs_high": Number(21),
-        "tx_max_frames_high": Number(22),
+        "rx_usecs_high": Number(19), "rx_max_frames_high": Number(20),
+        "tx_usecs_high": Number(21), "tx_max_frames_high": Number(22),
         "rate_sample_interval": Number(23),
-        "cqe_mode_tx": Number(24, size=1),
-        "cqe_mode_rx": Number(25, size=1),
-        "tx_aggr_max_bytes": Number(26),
-        "tx_aggr_max_frames": Number(27),
-        "tx_aggr_time_usecs": Number(28),
+        "cqe_mode_tx": Number(24, size=1), "cqe_mode_rx": Number(25, size=1),
+        "tx_aggr_max_bytes": Number(26), "tx_aggr_max_frames": Number(27), "tx_aggr_time_usecs": Number(28),
     },
-)
+)  # fmt: skip
 
-PAUSE = Numbers(
+PAUSE = EthtoolPart(
     "pause",
+    "pause",
+    "-a",
+    "pause frames",
+    limits="with `autoneg` on only that",
     get=21,
     set=22,
     settings={"autoneg": Number(2, size=1), "rx": Number(3, size=1), "tx": Number(4, size=1)},
 )
 """Flow control by 802.3x pause frames."""
 
-EEE = Numbers(
+EEE = EthtoolPart(
     "eee",
+    "eee",
+    "--show-eee",
+    "Energy-Efficient Ethernet",
     get=23,
     set=24,
     settings={"enabled": Number(5, size=1), "tx_lpi_enabled": Number(6, size=1), "tx_lpi_timer": Number(7)},
     modes=2,
 )
-"""Energy-Efficient Ethernet; the modes are the speeds for which the link offers it."""
+"""The modes are the speeds for which the link offers it."""
 
-FEC = Numbers(
+FEC = EthtoolPart(
     "fec",
+    "fec",
+    "--show-fec",
+    "forward error correction",
+    limits="Linux 5.13",
     get=29,
     set=30,
     settings={"auto": Number(3, size=1)},
     modes=2,
     known_modes=("None", "RS", "BASER", "LLRS"),
 )
-"""Forward error correction. The kernel lists the encodings that are configured, without the others."""
+"""The kernel lists the encodings that are configured, without the others."""
+
+FEATURES = EthtoolPart(
+    "features", "feature", "-k", "offloads", get=11, set=12, modes=ETHTOOL_A_FEATURES_WANTED
+)
+"""An answer has more than its modes: :func:`parse_features`."""
+
+PARTS = {part.name: part for part in (PRIVATE_FLAGS, CHANNELS, RINGS, COALESCE, PAUSE, EEE, FEC, FEATURES)}
+"""In the order in which they are set. Private flags decide what else a driver takes (mlx5's striding receive
+queues bound rings and offloads); a new number of channels makes many drivers put rings and coalescing back to
+their defaults."""
 
 
 # --- what links report: speed, duplex and queues by netlink, driver and firmware by ioctl -------------
@@ -332,11 +352,9 @@ ETHTOOL_MSG_LINKMODES_GET, ETHTOOL_MSG_CHANNELS_GET = 4, 17
 ETHTOOL_A_LINKMODES_SPEED, ETHTOOL_A_LINKMODES_DUPLEX = 5, 6
 ETHTOOL_A_CHANNELS_RX_COUNT, ETHTOOL_A_CHANNELS_COMBINED_COUNT = 6, 9
 
-# linux/ethtool.h, linux/sockios.h
-SIOCETHTOOL = 0x8946
+# linux/ethtool.h
 ETHTOOL_GDRVINFO = 3
 
-_IFREQ = struct.Struct("16sP16x")
 _DRVINFO = struct.Struct("=I32s32s32s96x")
 """``struct ethtool_drvinfo``: command, driver, version, firmware, and what is not read."""
 
@@ -446,11 +464,7 @@ class _Reader(Struct, frozen=True):
 
 
 def parse_modes(payload: bytes) -> tuple[int | None, str]:
-    """(speed in Mbit/s, duplex) of an answer to LINKMODES_GET; ``None`` and empty where unknown.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
+    """(speed in Mbit/s, duplex) of an answer to LINKMODES_GET; ``None`` and empty where unknown."""
     found = parse_attributes(
         payload, GENL_HEADER_BYTES, frozenset({ETHTOOL_A_LINKMODES_SPEED, ETHTOOL_A_LINKMODES_DUPLEX})
     )
@@ -461,11 +475,7 @@ def parse_modes(payload: bytes) -> tuple[int | None, str]:
 
 
 def parse_queues(payload: bytes) -> int | None:
-    """Receive queues in an answer to CHANNELS_GET; ``None`` where the driver has no such channels.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
+    """Receive queues in an answer to CHANNELS_GET; ``None`` where the driver has no such channels."""
     kinds = (ETHTOOL_A_CHANNELS_RX_COUNT, ETHTOOL_A_CHANNELS_COMBINED_COUNT)
     found = parse_attributes(payload, GENL_HEADER_BYTES, frozenset(kinds))
     counts = [count for kind in kinds if (count := _u32(found.get(kind))) is not None]
@@ -500,14 +510,13 @@ def _read_driver_info(fd: int, ifname: str, warnings: list[str]) -> DriverInfo |
     name = ifname.encode(errors="surrogateescape")
     if len(name) > 15 or b"\0" in name:  # no link's name; cut short it could be another's
         return None
-    info = ctypes.create_string_buffer(_DRVINFO.pack(ETHTOOL_GDRVINFO, b"", b"", b""), _DRVINFO.size)
     try:
-        fcntl.ioctl(fd, SIOCETHTOOL, _IFREQ.pack(name, ctypes.addressof(info)))
+        info = ask_by_ioctl(fd, ifname, _DRVINFO.pack(ETHTOOL_GDRVINFO, b"", b"", b""))
     except OSError as error:
         if error.errno not in _NO_FACT:
             warnings.append(kernel_error(error.errno or 0, "", "read driver of", ifname).message)
         return None
-    return parse_driver_info(info.raw)
+    return parse_driver_info(info)
 
 
 def parse_driver_info(info: bytes) -> DriverInfo:

@@ -15,68 +15,19 @@ from msgspec import Struct, field
 
 from dranet.errors import KernelError
 from dranet.kernel.ethtool.messages import (
-    CHANNELS,
-    COALESCE,
-    EEE,
-    ETHTOOL_A_FEATURES_WANTED,
-    ETHTOOL_A_PRIVFLAGS_FLAGS,
     ETHTOOL_FAMILY,
     ETHTOOL_FLAG_OMIT_REPLY,
-    ETHTOOL_MSG_FEATURES_GET,
-    ETHTOOL_MSG_FEATURES_SET,
-    ETHTOOL_MSG_PRIVFLAGS_GET,
-    ETHTOOL_MSG_PRIVFLAGS_SET,
-    FEC,
-    PAUSE,
-    RINGS,
+    PARTS,
     Features,
-    bitset_attribute,
     ethtool_request,
     parse_features,
-    parse_private_flags,
 )
 from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, resolve_family
 from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import EthtoolState
 
-OPERATION = "set-ethtool"
-
 _RESTORE_ROUNDS = 2
 """What was refused because of something that came later is taken the second time."""
-
-_NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE, PAUSE, EEE, FEC)}
-
-
-class Part(Struct, frozen=True):
-    """One field of ``EthtoolState``: its name, the option of ``ethtool`` that shows it, its request,
-    and its row in ``docs/user/restored.md``."""
-
-    word: str
-    option: str
-    get: int
-    what: str
-    limits: str = ""
-
-
-PARTS = {
-    "private_flags": Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET, "private flags"),
-    "channels": Part("channels", "-l", CHANNELS.get, "channels"),
-    "rings": Part("rings", "-g", RINGS.get, "ring sizes"),
-    "coalesce": Part(
-        "coalesce",
-        "-c",
-        COALESCE.get,
-        "interrupt coalescing",
-        "values that the driver adapts by itself are not",
-    ),
-    "pause": Part("pause", "-a", PAUSE.get, "pause frames", "with `autoneg` on only that"),
-    "eee": Part("eee", "--show-eee", EEE.get, "Energy-Efficient Ethernet"),
-    "fec": Part("fec", "--show-fec", FEC.get, "forward error correction", "Linux 5.13"),
-    "features": Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET, "offloads"),
-}
-"""In the order in which they are set. Private flags decide what else a driver takes (mlx5's striding receive
-queues bound rings and offloads); a new number of channels makes many drivers put rings and coalescing back to
-their defaults. The table of what is restored (``restored``) is made of it."""
 
 _ADAPTIVE = {"rx_": "adaptive_rx", "tx_": "adaptive_tx"}
 """By what the names of a direction start with: whether the driver adapts its coalescing by itself."""
@@ -105,18 +56,6 @@ class _Change(Struct, frozen=True):
         settings = " ".join(f"{name}={_text(self.part, value)}" for name, value in self.values.items())
         return f"{PARTS[self.part].word} {settings}"
 
-    def attributes(self) -> list[bytes]:
-        if self.part in _NUMBERS:
-            return _NUMBERS[self.part].attributes(self.values)
-        kind = ETHTOOL_A_FEATURES_WANTED if self.part == "features" else ETHTOOL_A_PRIVFLAGS_FLAGS
-        return [bitset_attribute(kind, {name: bool(value) for name, value in self.values.items()})]
-
-    @property
-    def command(self) -> int:
-        if self.part in _NUMBERS:
-            return _NUMBERS[self.part].set
-        return ETHTOOL_MSG_FEATURES_SET if self.part == "features" else ETHTOOL_MSG_PRIVFLAGS_SET
-
 
 def _text(part: str, value: int | None) -> str:
     if value is None:
@@ -134,9 +73,6 @@ def read_ethtool_state(
 
     A part for which the driver answers with another error than EOPNOTSUPP is absent and has that error in
     ``refused``: drivers pass on the errors of their firmware, and a move does not need the answer.
-
-    Raises:
-        KernelError: there is no such link (ENODEV), or netlink failed.
     """
     if not parts:
         return EthtoolState()
@@ -161,15 +97,10 @@ class _Talk(Struct, frozen=True):
     link: str
 
     def read(self, parts: Collection[str]) -> _Reading:
-        """Raises ``KernelError`` where the link is gone or netlink failed."""
         return self.apply((), parts)[1]
 
     def apply(self, changes: Sequence[_Change], parts: Collection[str]) -> tuple[list[Outcome], _Reading]:
-        """Send the changes and read the parts behind them. Returns an outcome for each change.
-
-        Raises:
-            KernelError: reading failed.
-        """
+        """Send the changes and read the parts behind them. Returns an outcome for each change."""
         requests = [*map(self._set_request, changes), *map(self._get_request, parts)]
         outcomes = self.genl.batch(requests)
         payloads: dict[str, bytes] = {}
@@ -186,9 +117,9 @@ class _Talk(Struct, frozen=True):
     def _set_request(self, change: _Change) -> Request:
         return ethtool_request(
             self.family,
-            change.command,
+            PARTS[change.part].set,
             self.ifindex,
-            *change.attributes(),
+            *PARTS[change.part].attributes(change.values),
             flags=ETHTOOL_FLAG_OMIT_REPLY,
             operation=f"set {change} of",
             link=self.link,
@@ -202,25 +133,24 @@ class _Talk(Struct, frozen=True):
 
 
 def _parse(payloads: Mapping[str, bytes], errors: Mapping[str, KernelError]) -> _Reading:
-    """Raises ``KernelError`` for a malformed answer."""
-    numbers: dict[str, dict[str, int]] = {name: {} for name in _NUMBERS}
+    features = Features()
+    numbers: dict[str, dict[str, int]] = {}
     maxima: dict[str, int] = {}
-    for name, message in _NUMBERS.items():
-        payload = payloads.get(name)
-        if payload is not None:
-            numbers[name], most = message.parse(payload)
-            maxima |= {f"{name}.{setting}": value for setting, value in most.items()}
-    flags, features = payloads.get("private_flags"), payloads.get("features")
-    found = parse_features(features) if features is not None else Features()
+    for part, payload in payloads.items():
+        if part == "features":
+            features = parse_features(payload)
+        else:
+            numbers[part], most = PARTS[part].parse(payload)
+            maxima |= {f"{part}.{setting}": value for setting, value in most.items()}
     state = EthtoolState(
-        features=found.wanted,
-        fixed=found.fixed,
-        private_flags=parse_private_flags(flags) if flags is not None else {},
+        features=features.wanted,
+        fixed=features.fixed,
+        private_flags={name: bool(value) for name, value in numbers.pop("private_flags", {}).items()},
         maxima=maxima,
         refused={part: error.message for part, error in errors.items()},
         **numbers,
     )
-    return _Reading(state, found, errors)
+    return _Reading(state, features, errors)
 
 
 # --- setting -------------------------------------------------------------------------------------------
@@ -241,44 +171,32 @@ def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link:
     if not asked:
         return
     try:
-        talk = _Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link)
-        before = talk.read(asked)
-        for error in before.errors.values():
-            raise error
-        _check_offered(settings, before, link)
-        changes = _changes_to_set(settings, before)
-        if not changes:
-            return
-        outcomes, after = talk.apply(changes, [part for part in asked if part == "features"])
+        _set(_Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link), settings, asked)
     except KernelError as error:
-        raise _refusal(error, link, "") from error
+        error.operation, error.link = "set-ethtool", link
+        raise
+
+
+def _set(talk: _Talk, settings: EthtoolState, asked: Collection[str]) -> None:
+    before = talk.read(asked)
+    for error in before.errors.values():
+        raise error
+    _check_offered(settings, before, talk.link)
+    changes = _changes_to_set(settings, before)
+    if not changes:
+        return
+    outcomes, after = talk.apply(changes, [part for part in asked if part == "features"])
     for change, outcome in zip(changes, outcomes, strict=True):
         if isinstance(outcome, KernelError):
-            raise _refusal(outcome, link, change.part) from outcome
-    _check_features(settings.features, after.features, link)
-
-
-def _refusal(error: KernelError, link: str, part: str) -> KernelError:
-    hint = error.hint
-    if error.errno == errno_numbers.EOPNOTSUPP and part:
-        hint = f"the driver cannot change this; `ethtool {PARTS[part].option} {link}` shows what it has"
-    return KernelError(
-        error.message,
-        errno=error.errno,
-        operation=OPERATION,
-        link=link,
-        hint=hint,
-        reason=error.reason,
-        retryable=error.retryable,
-    )
+            if outcome.errno == errno_numbers.EOPNOTSUPP:
+                shows = f"`ethtool {PARTS[change.part].option} {talk.link}` shows what it has"
+                outcome.hint = f"the driver cannot change this; {shows}"
+            raise outcome
+    _check_features(settings.features, after.features, talk.link)
 
 
 def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
-    """Refuse, all at once, what the driver does not have or cannot take.
-
-    Raises:
-        KernelError: EOPNOTSUPP or EINVAL.
-    """
+    """Refuse, all at once, what the driver does not have (EOPNOTSUPP) or cannot take (EINVAL)."""
     missing: list[str] = []
     excesses: list[str] = []
     for part, values in _values(settings).items():
@@ -299,9 +217,9 @@ def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
 
 
 def _excess(part: str, name: str, value: int, maxima: Mapping[str, int]) -> list[str]:
-    if part not in _NUMBERS:
+    if part in _SWITCHES:
         return []
-    room = 2 ** (8 * _NUMBERS[part].settings[name].size) - 1
+    room = 2 ** (8 * PARTS[part].settings[name].size) - 1
     most = min(room, maxima.get(f"{part}.{name}", room))
     return [] if 0 <= value <= most else [f"{part} {name}={value}: the device takes 0 to {most}"]
 
@@ -329,16 +247,12 @@ def _changes_to_set(settings: EthtoolState, found: _Reading) -> list[_Change]:
 
 
 def _check_features(asked: Mapping[str, bool], found: Features, link: str) -> None:
-    """Compare what is on with what was asked for.
-
-    Raises:
-        KernelError: the driver kept a feature as it was.
-    """
+    """Refuse features that the driver kept as they were."""
     kept = [name for name, value in asked.items() if (name in found.active) != value]
     if kept:
         texts = "; ".join(_explain(name, asked[name], found.active) for name in kept)
         change = _Change("features", {name: asked[name] for name in kept})
-        raise KernelError(f"set {change} of {link}: {texts}", operation=OPERATION, link=link)
+        raise KernelError(f"set {change} of {link}: {texts}")
 
 
 # --- why the kernel keeps a feature off ----------------------------------------------------------------
@@ -397,9 +311,6 @@ def restore_ethtool(genl: NetlinkSocket, ifindex: int, state: EthtoolState, link
     Unlike :func:`set_ethtool`, a refusal does not stop it, and a feature that was requested but not on before
     need not be on now. Returns the remaining differences as :func:`difference` describes them, then the
     kernel's errors; empty if everything is restored.
-
-    Raises:
-        KernelError: the link is gone (ENODEV), or netlink failed.
     """
     parts = [part for part, values in _values(state).items() if values]
     if not parts:

@@ -10,9 +10,7 @@ restored on any kernel.
 from __future__ import annotations
 
 import errno
-import fcntl
 import struct
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
@@ -20,7 +18,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dranet.errors import KernelError
-from dranet.kernel.ethtool.messages import ETHTOOL_FAMILY, ethtool_request
+from dranet.kernel.ethtool.messages import ETHTOOL_FAMILY, ask_by_ioctl, ethtool_request
+from dranet.kernel.netlink.rtnl import decode, u32
 from dranet.kernel.netlink.socket import (
     GENL_HEADER_BYTES,
     NetlinkSocket,
@@ -32,8 +31,7 @@ from dranet.kernel.netlink.socket import (
 from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import FlowRule, RssContext, SteeringState
 
-# linux/sockios.h, linux/ethtool.h
-SIOCETHTOOL = 0x8946
+# linux/ethtool.h
 GRXFH, SRXFH, GRXRINGS = 0x29, 0x2A, 0x2D
 GRXCLSRLCNT, GRXCLSRULE, GRXCLSRLALL, SRXCLSRLDEL, SRXCLSRLINS = 0x2E, 0x2F, 0x30, 0x31, 0x32
 GRSSH, SRSSH = 0x46, 0x47
@@ -44,7 +42,6 @@ NEW_CONTEXT = NO_CHANGE = 0xFFFFFFFF
 _RSS_GET = 38
 _CONTEXT, _FUNCTION, _TABLE, _KEY, _TRANSFORM, _START_CONTEXT = 2, 3, 4, 5, 6, 7
 
-_IFREQ = struct.Struct("16sP16x")
 RSS = struct.Struct("=IIIIBBxxI")
 """``struct ethtool_rxfh``: command, context, entries of the table, bytes of the key, hash function, input
 transformation; table and key follow."""
@@ -82,13 +79,10 @@ class Nic(Struct, frozen=True):
         Raises:
             KernelError: the driver refused, or does not know the command (EOPNOTSUPP).
         """
-        buffer = array("B", data)
-        request = _IFREQ.pack(self.ifname.encode(), buffer.buffer_info()[0])
         try:
-            fcntl.ioctl(self.genl.fileno(), SIOCETHTOOL, request)
+            return ask_by_ioctl(self.genl.fileno(), self.ifname, data)
         except OSError as error:
             raise kernel_error(error.errno or 0, "", operation, self.ifname) from error
-        return buffer.tobytes()
 
 
 # --- reading -------------------------------------------------------------------------------------------
@@ -96,11 +90,7 @@ class Nic(Struct, frozen=True):
 
 def read_steering(nic: Nic, recorded: SteeringState | None = None) -> SteeringState:
     """Read what the driver reports. What it refuses is ``None`` or absent; with a record, so is what the
-    record does not have.
-
-    Raises:
-        KernelError: the link is gone (ENODEV).
-    """
+    record does not have."""
     wants = recorded or SteeringState(RssContext(), (), FLOW_TYPES, ())
     rss = _if_readable(nic, "RSS", _read_main) if wants.rss is not None else None
     has_contexts = rss is not None and wants.contexts is not None
@@ -129,7 +119,7 @@ def _read_main(nic: Nic) -> RssContext:
     )
     _, _, _, _, function, transform, _ = RSS.unpack_from(answer)
     end = RSS.size + 4 * entries
-    table = _main_table_text(answer[RSS.size : end], _read_queues(nic))
+    table = _table_text(answer[RSS.size : end], _read_queues(nic))
     return RssContext(0, table, answer[end : end + key_bytes].hex(), function, transform)
 
 
@@ -141,21 +131,13 @@ def _read_queues(nic: Nic) -> int:
         return 0
 
 
-def _entries(table: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"={len(table) // 4}I", table[: len(table) // 4 * 4])
-
-
-def _table_text(table: bytes) -> str:
-    return ",".join(map(str, _entries(table)))
-
-
-def _main_table_text(table: bytes, queues: int) -> str:
+def _table_text(table: bytes, queues: int = 0) -> str:
     """``equal 8`` for what the kernel makes of so many queues (``ethtool_rxfh_indir_default``)."""
-    entries = _entries(table)
-    is_equal = bool(queues and entries) and all(
-        queue == place % queues for place, queue in enumerate(entries)
-    )
-    return f"{EQUAL}{queues}" if is_equal else _table_text(table)
+    count = len(table) // 4
+    entries = struct.unpack_from(f"={count}I", table)
+    if count and queues and entries == tuple(place % queues for place in range(count)):
+        return f"{EQUAL}{queues}"
+    return ",".join(map(str, entries))
 
 
 def _read_contexts(nic: Nic) -> tuple[RssContext, ...]:
@@ -164,25 +146,17 @@ def _read_contexts(nic: Nic) -> tuple[RssContext, ...]:
     request = ethtool_request(
         family, _RSS_GET, nic.ifindex, start, operation="read RSS contexts of", link=nic.ifname
     )
-    found = (parse_context(payload) for payload in nic.genl.dump(request))
+    found = (decode(parse_context, payload) for payload in nic.genl.dump(request))
     return tuple(sorted((context for context in found if context.number), key=lambda one: one.number))
 
 
 def parse_context(payload: bytes) -> RssContext:
-    """One message of a dump of RSS_GET.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
+    """One message of a dump of RSS_GET."""
     found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
-    number, function, transform = (_u32(found.get(kind, b"")) for kind in (_CONTEXT, _FUNCTION, _TRANSFORM))
+    number, function, transform = (u32(found, kind) for kind in (_CONTEXT, _FUNCTION, _TRANSFORM))
     return RssContext(
         number, _table_text(found.get(_TABLE, b"")), found.get(_KEY, b"").hex(), function, transform
     )
-
-
-def _u32(payload: bytes) -> int:
-    return int(_U32.unpack(payload)[0]) if len(payload) == _U32.size else 0
 
 
 def _read_hash_fields(nic: Nic, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -190,7 +164,7 @@ def _read_hash_fields(nic: Nic, wanted: Mapping[str, int]) -> dict[str, int]:
     found: dict[str, int] = {}
     for flow in wanted:
         try:
-            answer = _flows(nic, GRXFH, "read flow hash of", FLOW_TYPES[flow])
+            answer = _flows(nic, GRXFH, "read flow hash of", (FLOW_TYPES[flow], 0))
         except KernelError as error:  # drivers refuse the flows that they do not know with any errno
             if error.errno == errno.ENODEV:
                 raise
@@ -205,14 +179,13 @@ def _flows(
     nic: Nic,
     command: int,
     operation: str,
-    flow_type: int = 0,
-    data: int = 0,
+    flow: tuple[int, int] = (0, 0),
     spec: bytes = b"",
     last: int = 0,
     room: int = 0,
 ) -> bytes:
-    body = FLOWS.pack(command, flow_type, data, spec, last)
-    return nic.ask(body + bytes(room), operation)
+    """``flow``: its type, and data of it."""
+    return nic.ask(FLOWS.pack(command, *flow, spec, last) + bytes(room), operation)
 
 
 def _read_rules(nic: Nic) -> tuple[FlowRule, ...]:
@@ -229,11 +202,8 @@ def _read_rules(nic: Nic) -> tuple[FlowRule, ...]:
 def _read_rule(nic: Nic, location: int) -> FlowRule:
     answer = _flows(nic, GRXCLSRULE, "read flow rules of", spec=_SPEC.pack(b"", location))
     _, _, _, spec, context = FLOWS.unpack_from(answer)
-    return FlowRule(location, spec[:160].rstrip(b"\0").hex(), context if _names_context(spec) else 0)
-
-
-def _names_context(spec: bytes) -> bool:
-    return bool(_u32(spec[:4]) & _FLOW_RSS)
+    has_context = _U32.unpack_from(spec)[0] & _FLOW_RSS
+    return FlowRule(location, spec[:160].rstrip(b"\0").hex(), context if has_context else 0)
 
 
 # --- what differs --------------------------------------------------------------------------------------
@@ -256,12 +226,9 @@ def _iter_differences(wanted: SteeringState, found: SteeringState) -> Iterator[t
         before = {rule.location: rule for rule in wanted.rules}
         after = {rule.location: rule for rule in found.rules or ()}
         for location in sorted(before.keys() | after.keys()):
-            if before.get(location) != after.get(location):
-                yield (
-                    f"flow rule {location}",
-                    _rule_text(before.get(location)),
-                    _rule_text(after.get(location)),
-                )
+            old, new = before.get(location), after.get(location)
+            if old != new:
+                yield f"flow rule {location}", _rule_text(old), _rule_text(new)
 
 
 def _differing_contexts(
@@ -281,14 +248,14 @@ def _differing_rss(name: str, wanted: RssContext, found: RssContext | None) -> I
     if found is None:
         yield name, "a table", "nothing"
         return
-    if wanted.table != found.table:
-        yield f"{name} table", _shorten(wanted.table), _shorten(found.table)
-    if wanted.key != found.key:
-        yield f"{name} key", _shorten(wanted.key), _shorten(found.key)
-    if wanted.function != found.function:
-        yield f"{name} hash function", str(wanted.function), str(found.function)
-    if wanted.transform != found.transform:
-        yield f"{name} input transformation", str(wanted.transform), str(found.transform)
+    for what, before, now in (
+        ("table", wanted.table, found.table),
+        ("key", wanted.key, found.key),
+        ("hash function", str(wanted.function), str(found.function)),
+        ("input transformation", str(wanted.transform), str(found.transform)),
+    ):
+        if before != now:
+            yield f"{name} {what}", _shorten(before), _shorten(now)
 
 
 def _shorten(text: str, most: int = 40) -> str:
@@ -317,7 +284,7 @@ def restore_steering(nic: Nic, wanted: SteeringState, found: SteeringState) -> l
     return refusals
 
 
-def _iter_removals(nic: Nic, wanted: SteeringState, found: SteeringState) -> Iterator[Callable[[], None]]:
+def _iter_removals(nic: Nic, wanted: SteeringState, found: SteeringState) -> Iterator[Callable[[], object]]:
     if wanted.rules is not None:
         yield from (
             partial(_delete_rule, nic, rule.location)
@@ -335,7 +302,7 @@ def _iter_removals(nic: Nic, wanted: SteeringState, found: SteeringState) -> Ite
 
 def _iter_writes(
     nic: Nic, wanted: SteeringState, found: SteeringState, numbers: dict[int, int]
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[], object]]:
     """``numbers``: old number of a context -> its new number; filled by the writes."""
     there = {context.number: context for context in found.contexts or ()}
     if wanted.rss is not None and wanted.rss != found.rss:
@@ -345,7 +312,7 @@ def _iter_writes(
             yield partial(_set_rss, nic, context, there.get(context.number), numbers)
     for flow, fields in wanted.hash_fields.items():
         if found.hash_fields.get(flow) != fields:
-            yield partial(_set_hash_fields, nic, flow, fields)
+            yield partial(_flows, nic, SRXFH, f"set flow hash {flow} of", (FLOW_TYPES[flow], fields))
     for rule in wanted.rules or ():
         if rule not in (found.rules or ()):
             yield partial(_insert_rule, nic, rule, numbers)
@@ -359,10 +326,6 @@ def _insert_rule(nic: Nic, rule: FlowRule, numbers: Mapping[int, int]) -> None:
     spec = _SPEC.pack(bytes.fromhex(rule.spec), rule.location)
     context = numbers.get(rule.context, rule.context)
     _flows(nic, SRXCLSRLINS, f"add flow rule {rule.location} of", spec=spec, last=context)
-
-
-def _set_hash_fields(nic: Nic, flow: str, fields: int) -> None:
-    _flows(nic, SRXFH, f"set flow hash {flow} of", FLOW_TYPES[flow], fields)
 
 
 def _delete_context(nic: Nic, number: int) -> None:

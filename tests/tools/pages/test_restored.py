@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.properties import PROPERTIES
-from dranet.kernel.ethtool import settings as ethtool
+from dranet.kernel.ethtool.messages import PARTS
 from dranet.model.plan import AttachPlan, EthtoolState, LinkState
 from tools.pages.restored import DEVICE, IDENTITY, LINK, list_restored
 
@@ -25,10 +25,10 @@ def test_each_field_of_the_record_of_a_link_has_a_row_on_the_page() -> None:
 
 
 def test_each_part_of_ethtool_is_recorded_and_has_a_row() -> None:
-    assert set(ethtool.PARTS) == names(EthtoolState) - AID
+    assert set(PARTS) == names(EthtoolState) - AID
     rows = [row.what for row in list_restored() if row.fields == ("ethtool",)]
-    assert len(rows) == len(ethtool.PARTS)
-    for part in ethtool.PARTS.values():
+    assert len(rows) == len(PARTS)
+    for part in PARTS.values():
         assert any(f"`ethtool {part.option}`" in row for row in rows), part
 
 
