@@ -39,8 +39,15 @@ from dranet.driver.pod_devices import (
 from dranet.driver.start_gate import StartGate, may_be_shared
 from dranet.errors import DranetError, KernelError, Reason, StoreError
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.attachment.attach import attach, set_down, verify
-from dranet.kernel.attachment.checks import UplinkRules, find_absent, find_down, find_lost, find_strayed
+from dranet.kernel.attachment.attach import attach, set_down
+from dranet.kernel.attachment.checks import (
+    UplinkRules,
+    find_absent,
+    find_down,
+    find_lost,
+    find_strayed,
+    verify,
+)
 from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace, find_netns, open_netns, read_netns_id
 from dranet.kernel.sysfs.irq import InterruptFiles

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment import detach as detach_module
-from dranet.kernel.attachment.attach import verify
+from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.detach import DetachReport
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rtnl import set_link_request

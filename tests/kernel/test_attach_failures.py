@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from dranet.errors import DranetError, KernelError
-from dranet.kernel.attachment.attach import verify
+from dranet.kernel.attachment.checks import verify
 from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, kernel_error
 from dranet.kernel.sysfs.sysctl import write_sysctl
 from dranet.model.facts import Address, Neighbour, Route

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
 from dranet.driver.planner import NodeReader
-from dranet.kernel.attachment.attach import verify
+from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind

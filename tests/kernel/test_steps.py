@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.kernel.attachment.attach import verify
+from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.detach import DetachReport
 from dranet.kernel.attachment.hardware import read_program_names
 from dranet.kernel.attachment.links import open_pod_side

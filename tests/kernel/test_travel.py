@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from dranet.claims.plan.device import plan_device
 from dranet.driver.planner import NodeReader
 from dranet.errors import KernelError
-from dranet.kernel.attachment.attach import verify
-from dranet.kernel.attachment.checks import read_attached
+from dranet.kernel.attachment.checks import read_attached, verify
 from dranet.kernel.attachment.detach import DetachReport
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.model.device import Device, DeviceKind

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dranet.claims.plan.device import plan_device
 from dranet.errors import KernelError
-from dranet.kernel.attachment.attach import attach, verify
+from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.device import Device, DeviceKind

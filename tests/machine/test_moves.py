@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.inventory.build import build_devices
-from dranet.kernel.attachment.attach import attach, verify
+from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.discovery.scan import read_node_facts

@@ -31,11 +31,12 @@ from dranet.kernel.attachment.links import (
     Side,
     UndoStack,
     find_link,
+    find_step,
     is_same_device,
     open_host_side,
     open_pod_side,
-    planned_move,
     read_link,
+    steps_of,
 )
 from dranet.kernel.attachment.steps import (
     Target,
@@ -48,11 +49,10 @@ from dranet.kernel.attachment.steps import (
     explain_refusal,
     find_sublink,
     group_of,
-    planned_creation,
 )
 from dranet.kernel.attachment.traffic import PodRules
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.rdma import attach_rdma, find_rdma_name, has_rdma
+from dranet.kernel.netlink.rdma import attach_rdma, find_rdma_name
 from dranet.kernel.netlink.rtnl import (
     IFF_UP,
     IFLA_ADDRESS,
@@ -78,8 +78,7 @@ from dranet.model.plan import (
 )
 from dranet.model.status import AttachedLink
 
-NO_MORE_RULES = UplinkRules()
-"""Protects the default routes only."""
+ONLY_DEFAULT_ROUTES = UplinkRules()
 
 _KEPT_REASONS = (Reason.MISSING_FEATURE, Reason.DHCP_LEASE_EXPIRED)
 """Reasons of a refused step that identify who must act. Every other reason means that the attach failed."""
@@ -94,28 +93,15 @@ Interrupt = Callable[[], str]
 """Why the attach is to stop, empty while it may go on; asked before each step, so it must be quick."""
 
 
-def _confirm_all() -> None:
-    """The caller has nothing to look at."""
-
-
-def _ignore_step(_step: str, _seconds: float) -> None:
-    """Discard the measurement."""
-
-
-def _go_on() -> str:
-    """Nothing interrupts it."""
-    return ""
-
-
 def attach(
     plans: Sequence[AttachPlan],
     netns: NetworkNamespace,
-    rules: UplinkRules = NO_MORE_RULES,
+    rules: UplinkRules = ONLY_DEFAULT_ROUTES,
     *,
-    why_stop: Interrupt = _go_on,
+    why_stop: Interrupt = lambda: "",
     interrupts: InterruptFiles = INTERRUPTS,
-    observe: StepObserver = _ignore_step,
-    confirm: Callable[[], None] = _confirm_all,
+    observe: StepObserver = lambda _step, _seconds: None,
+    confirm: Callable[[], None] = lambda: None,
 ) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
 
@@ -172,8 +158,8 @@ class _Attachment(Struct, frozen=True):
         attached = [(plan, self._attach(plan)) for plan in plans]
         links = [(plan, target) for plan, target in attached if target is not None]
         for plan, target in links:  # their ways may lead through any link of the pod
-            for step in plan.steps:
-                if isinstance(step, AddRoute) and step.next_hops:
+            for step in steps_of(plan, AddRoute):
+                if step.next_hops:
                     self._apply(plan, step, partial(apply_multipath_route, target, step))
         rules = PodRules(self.pod)  # read afresh
         return tuple(self._read_back(plan, target.link.ifindex, rules) for plan, target in links)
@@ -212,7 +198,7 @@ class _Attachment(Struct, frozen=True):
 
     def _bring_in(self, plan: AttachPlan) -> Target | None:
         """The device's link in the pod; ``None`` for a device without one."""
-        creation, move = planned_creation(plan), planned_move(plan)
+        creation, move = find_step(plan, CreateLink), find_step(plan, MoveLink)
         if creation is not None:
             return self._apply(plan, creation, partial(self._create, plan, creation))
         if plan.host is None:
@@ -317,24 +303,6 @@ class _Attachment(Struct, frozen=True):
         if seen is None or drift:
             raise _failure(plan, KernelError(drift, operation="read back"))
         return describe(plan, seen, rules)
-
-
-def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Names of the devices that are not in ``netns`` as planned: absent, another device, down, with another
-    MTU or MAC address, outside of their VRF, or without an address, a route, a rule or a neighbour."""
-    with open_pod_side(netns) as pod:
-        rules = PodRules(pod)
-        return tuple(plan.device for plan in plans if not _is_attached(plan, pod, rules))
-
-
-def _is_attached(plan: AttachPlan, pod: Side, rules: PodRules) -> bool:
-    steps = [step for step in plan.steps if isinstance(step, MoveRdma)]
-    if not all(has_rdma(step.identity, pod.netns) for step in steps):
-        return False
-    if plan.host is None and planned_creation(plan) is None:
-        return True
-    seen = look_at(plan, pod, read_link(pod.rtnl, ifname=plan.pod_ifname))
-    return not find_drift(plan, pod, seen, rules)
 
 
 def _is_applied_in_turn(step: Step) -> bool:

@@ -20,16 +20,18 @@ from dranet.kernel.attachment.links import (
     STACKED_KINDS,
     Side,
     find_link,
+    find_step,
     is_same_device,
     open_host_side,
     open_pod_side,
     read_addresses,
     read_link,
     read_permanent_neighbours,
+    steps_of,
 )
 from dranet.kernel.attachment.properties import neighbour_what, route_what
 from dranet.kernel.attachment.restore import find_ipoib
-from dranet.kernel.attachment.steps import is_in_vrf, is_planned_sublink, planned_creation
+from dranet.kernel.attachment.steps import is_in_vrf, is_planned_sublink
 from dranet.kernel.attachment.traffic import (
     LinkRoutes,
     PodRules,
@@ -42,13 +44,13 @@ from dranet.kernel.discovery.protected_addresses import ProtectedAddress, read_p
 from dranet.kernel.discovery.rdma import RDMA_CLASS
 from dranet.kernel.discovery.scan import read_default_routes, read_routing
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.inet import Hop, address_key, dump_addresses_request, parse_address
+from dranet.kernel.netlink.inet import address_key, dump_addresses_request, parse_address
 from dranet.kernel.netlink.policy_rules import rule_text
 from dranet.kernel.netlink.rdma import has_rdma
 from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
-from dranet.model.facts import IFA_F_DADFAILED, Address, Link, Neighbour, Route
+from dranet.model.facts import IFA_F_DADFAILED, Address, Link, Neighbour
 from dranet.model.plan import (
     AddAddress,
     AddNeighbour,
@@ -89,7 +91,7 @@ _DEFAULT_ROUTE = "default route"
 
 
 class UplinkRules(Struct, frozen=True):
-    """What the check has to know of the node beyond netlink."""
+    """What :class:`UplinkGuard` has to know of the node beyond netlink."""
 
     protected_addresses: tuple[ProtectedAddress, ...] = ()
     sysfs_root: Path = Path("/sys")
@@ -168,7 +170,7 @@ class UplinkGuard:
             macs={
                 link.mac: purpose for link, purpose in carriers if is_hardware(link) and link.mac.strip("0:")
             },
-            hidden=_hidden_way(_ways_out(carriers, uplinks.by_policy.values())),
+            hidden=_hidden_way(carriers, uplinks.by_policy.values()),
             untold=next(iter(untold), ""),
         )
 
@@ -195,16 +197,17 @@ class UplinkGuard:
     def _read_family(self, link: Link) -> Iterator[Link]:
         """The ports of a master, and the other links of an Open vSwitch."""
         if link.kind in MASTER_KINDS:
-            yield from self._dump(dump_links_request(master=link.ifindex), master=link.ifindex)
+            ports = self._dump(dump_links_request(master=link.ifindex))
+            yield from (port for port in ports if port.master == link.ifindex)
         if link.kind == OPENVSWITCH:
-            yield from self._dump(dump_links_request(OPENVSWITCH), kind=OPENVSWITCH)
+            others = self._dump(dump_links_request(OPENVSWITCH))
+            yield from (other for other in others if other.kind == OPENVSWITCH)
 
-    def _dump(self, request: Request, *, master: int = 0, kind: str = "") -> Iterator[Link]:
+    def _dump(self, request: Request) -> Iterable[Link]:
         """A kernel that does not filter lists them all."""
-        for link in decode_all(parse_link, self._rtnl.dump(request), []):
-            if (master and link.master == master) or (kind and link.kind == kind):
-                self._links[link.ifindex] = link
-                yield link
+        links = decode_all(parse_link, self._rtnl.dump(request), [])
+        self._links |= {link.ifindex: link for link in links}
+        return links
 
     def _read_function(self, link: Link) -> Iterator[Link]:
         """What goes, or is cut off, with the PCI function of a link: its other links, and those of its
@@ -231,16 +234,16 @@ class UplinkGuard:
         return self._links[ifindex]
 
 
-def _ways_out(carriers: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> Sequence[tuple[Link, str]]:
-    """Return the links of the default routes, or else those of the routes to protected addresses."""
-    by_default = [pair for pair in carriers if pair[1] == _DEFAULT_ROUTE]
-    return by_default or [pair for pair in carriers if pair[1] not in by_policy] or carriers
-
-
-def _hidden_way(carriers: Sequence[tuple[Link, str]]) -> str:
-    """Return the purpose of a tunnel that has no card, or an empty text."""
-    tunnels = [purpose for link, purpose in carriers if link.kind in TUNNEL_KINDS]
-    return tunnels[0] if tunnels and not any(is_hardware(link) for link, _ in carriers) else ""
+def _hidden_way(carriers: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> str:
+    """The purpose of a tunnel that has no card, or an empty text: of the links of the default routes, or else
+    those of the routes to protected addresses."""
+    ways = (
+        [pair for pair in carriers if pair[1] == _DEFAULT_ROUTE]
+        or [pair for pair in carriers if pair[1] not in by_policy]
+        or carriers
+    )
+    tunnels = [purpose for link, purpose in ways if link.kind in TUNNEL_KINDS]
+    return tunnels[0] if tunnels and not any(is_hardware(link) for link, _ in ways) else ""
 
 
 def _ifnames_on(sysfs: PseudoFiles, address: str) -> Iterator[str]:
@@ -281,27 +284,24 @@ def look_at(plan: AttachPlan, pod: Side, link: Link | None) -> SeenLink | None:
     """Read what a plan has set of a link; ``None`` where there is no link."""
     if link is None:
         return None
-    has_routes = any(isinstance(step, AddRoute) for step in plan.steps)
-    has_neighbours = any(isinstance(step, AddNeighbour) for step in plan.steps)
     return SeenLink(
         link,
         read_addresses(pod.rtnl, link),
-        read_link_routes(pod, link) if has_routes else (),
-        read_permanent_neighbours(pod.rtnl, link) if has_neighbours else (),
+        read_link_routes(pod, link) if steps_of(plan, AddRoute) else (),
+        read_permanent_neighbours(pod.rtnl, link) if steps_of(plan, AddNeighbour) else (),
     )
+
+
+def _look_at_planned(plan: AttachPlan, pod: Side) -> SeenLink | None:
+    return look_at(plan, pod, read_link(pod.rtnl, ifname=plan.pod_ifname))
 
 
 def read_attached(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[AttachedLink, ...]:
     """One entry for each plan whose link is in ``netns`` under its planned name."""
     with open_pod_side(netns) as pod:
         rules = PodRules(pod)
-        found = [_read(plan, pod, rules) for plan in plans if plan.pod_ifname]
-    return tuple(link for link in found if link is not None)
-
-
-def _read(plan: AttachPlan, pod: Side, rules: PodRules) -> AttachedLink | None:
-    seen = look_at(plan, pod, read_link(pod.rtnl, ifname=plan.pod_ifname))
-    return None if seen is None else describe(plan, seen, rules)
+        found = [(plan, _look_at_planned(plan, pod)) for plan in plans if plan.pod_ifname]
+        return tuple(describe(plan, seen, rules) for plan, seen in found if seen is not None)
 
 
 def describe(plan: AttachPlan, seen: SeenLink, rules: PodRules) -> AttachedLink:
@@ -314,39 +314,31 @@ def describe(plan: AttachPlan, seen: SeenLink, rules: PodRules) -> AttachedLink:
         link.mtu,
         _list_addresses(plan, seen.addresses),
         routes=_list_routes(plan, seen.routes),
-        rules=rules.find_present(step for step in plan.steps if isinstance(step, AddRule)),
+        rules=rules.find_present(steps_of(plan, AddRule)),
     )
 
 
 def _list_addresses(plan: AttachPlan, addresses: Sequence[Address]) -> tuple[str, ...]:
     """Omit IPv6 link-local addresses that the plan does not have: kernels before 5.18 do not mark those that
     they create."""
-    planned = {ip_interface(s.address.cidr).ip for s in plan.steps if isinstance(s, AddAddress)}
+    planned = {ip_interface(step.address.cidr).ip for step in steps_of(plan, AddAddress)}
     found = (ip_interface(address.cidr) for address in addresses)
     return tuple(str(a) for a in found if a.version == 4 or not a.ip.is_link_local or a.ip in planned)
 
 
 def _list_routes(plan: AttachPlan, routes: LinkRoutes) -> tuple[AttachedRoute, ...]:
     """Without those that the kernel makes by itself from an address or a router advertisement."""
-    planned = [step.route for step in plan.steps if isinstance(step, AddRoute)]
+    planned = [step.route for step in steps_of(plan, AddRoute)]
     found = (
-        _describe_route(route, ways)
+        AttachedRoute(route.destination, tuple(hop.gateway for hop in ways if hop.gateway), route.table)
         for route, ways in routes
         if route.protocol not in SELF_MADE_ROUTES or any(is_in_place_of(route, other) for other in planned)
     )
     return tuple(sorted(found, key=lambda r: (r.table, ":" in r.destination, r.destination, r.gateways)))
 
 
-def _describe_route(route: Route, ways: Sequence[Hop]) -> AttachedRoute:
-    return AttachedRoute(route.destination, tuple(hop.gateway for hop in ways if hop.gateway), route.table)
-
-
 def find_drift(plan: AttachPlan, pod: Side, seen: SeenLink | None, rules: PodRules) -> str:
-    """Return the first difference between the link in the pod and its plan, as a clause; empty if none.
-
-    Compares the link message, the addresses, and the routes, rules and neighbours that the plan has. A VRF
-    takes one more look-up.
-    """
+    """Return the first difference between the link in the pod and its plan, as a clause; empty if none."""
     if seen is None or seen.link.ifname != plan.pod_ifname:
         return "the link is not in the pod"
     found = (_find_step_drift(step, plan, pod, seen.link) for step in plan.steps)
@@ -376,11 +368,13 @@ def _find_step_drift(step: Step, plan: AttachPlan, pod: Side, link: Link) -> str
 
 def _find_address_drift(plan: AttachPlan, addresses: Sequence[Address]) -> str:
     present = {address_key(address): address for address in addresses}
-    planned = {address_key(s.address): s.address.cidr for s in plan.steps if isinstance(s, AddAddress)}
+    planned = {address_key(step.address): step.address.cidr for step in steps_of(plan, AddAddress)}
     missing = [cidr for key, cidr in planned.items() if key not in present]
     if missing:
         return f"without address {', '.join(missing)}"
-    in_use = [cidr for key, cidr in planned.items() if _is_duplicate(present[key])]
+    # IPv6 only: the bit has no meaning for IPv4 addresses.
+    duplicates = {key for key, a in present.items() if ":" in a.cidr and a.flags & IFA_F_DADFAILED}
+    in_use = [cidr for key, cidr in planned.items() if key in duplicates]
     return f"another host on the network has {', '.join(in_use)}" if in_use else ""
 
 
@@ -394,13 +388,30 @@ def _find_routing_drift(plan: AttachPlan, pod: Side, seen: SeenLink, rules: PodR
                 return f"without {route_what(step.route)}"
             case AddNeighbour() if ip_address(step.neighbour.address) not in present:
                 return f"without {neighbour_what(step.neighbour)}"
-    missing = rules.find_missing(step for step in plan.steps if isinstance(step, AddRule))
+    missing = rules.find_missing(steps_of(plan, AddRule))
     return f"without the rule {rule_text(missing[0])}" if missing else ""
 
 
-def _is_duplicate(address: Address) -> bool:
-    """IPv6 only: the bit has no meaning for IPv4 addresses."""
-    return ":" in address.cidr and bool(address.flags & IFA_F_DADFAILED)
+def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
+    """Names of the devices that are not in ``netns`` as planned: absent, another device, down, with another
+    MTU or MAC address, outside of their VRF, or without an address, a route, a rule or a neighbour."""
+    with open_pod_side(netns) as pod:
+        rules = PodRules(pod)
+        return tuple(plan.device for plan in plans if not _is_attached(plan, pod, rules))
+
+
+def _is_attached(plan: AttachPlan, pod: Side, rules: PodRules) -> bool:
+    if not _has_rdma(plan, pod):
+        return False
+    return not _has_link(plan) or not find_drift(plan, pod, _look_at_planned(plan, pod), rules)
+
+
+def _has_rdma(plan: AttachPlan, pod: Side) -> bool:
+    return all(has_rdma(step.identity, pod.netns) for step in steps_of(plan, MoveRdma))
+
+
+def _has_link(plan: AttachPlan) -> bool:
+    return plan.host is not None or plan.is_on_top
 
 
 # --- presence -------------------------------------------------------------------------------------------
@@ -408,25 +419,29 @@ def _is_duplicate(address: Address) -> bool:
 
 
 def find_absent(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Return the names of the devices that are not in ``netns``, whatever the names of their links."""
+    """Names of the devices that are not in ``netns``, whatever the names of their links."""
     with open_pod_side(netns) as pod:
         names = {plan.pod_ifname for plan in plans}
         return tuple(plan.device for plan in plans if not _is_present(plan, pod, names))
 
 
 def find_lost(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Return the names of the devices whose link is neither in ``netns`` nor in the calling thread's
-    namespace: attaching them would fail."""
-    moved = [(plan, plan.host) for plan in plans if plan.host is not None and not plan.is_on_top]
+    """Names of the devices whose link is neither in ``netns`` nor in the calling thread's namespace:
+    attaching them would fail."""
+    moved = _list_moved(plans)
     with open_host_side() as home, open_pod_side(netns) as pod:
         return tuple(plan.device for plan, host in moved if find_link(plan, host, home, pod) is None)
 
 
+def _list_moved(plans: Sequence[AttachPlan]) -> list[tuple[AttachPlan, LinkState]]:
+    return [(plan, plan.host) for plan in plans if plan.host is not None and not plan.is_on_top]
+
+
 def _is_present(plan: AttachPlan, pod: Side, names: Collection[str]) -> bool:
     """``names`` are those that the pod's links have by their plans."""
-    if not all(has_rdma(step.identity, pod.netns) for step in plan.steps if isinstance(step, MoveRdma)):
+    if not _has_rdma(plan, pod):
         return False
-    if plan.host is None and planned_creation(plan) is None:
+    if not _has_link(plan):
         return True
     link = read_link(pod.rtnl, ifname=plan.pod_ifname)
     if link is not None and _is_planned(link, plan):
@@ -436,7 +451,7 @@ def _is_present(plan: AttachPlan, pod: Side, names: Collection[str]) -> bool:
 
 
 def _is_planned(link: Link, plan: AttachPlan) -> bool:
-    creation = planned_creation(plan)
+    creation = find_step(plan, CreateLink)
     if creation is not None:
         return is_planned_sublink(link, creation)
     return plan.host is None or is_same_device(link, plan, plan.host)
@@ -445,20 +460,20 @@ def _is_planned(link: Link, plan: AttachPlan) -> bool:
 def _is_renamed(link: Link, plan: AttachPlan, names: Collection[str]) -> bool:
     """The pod may also rename its link. A bond, a VLAN and the like have the address of a link below them,
     which may be gone."""
-    is_wearing = planned_creation(plan) is None and link.kind in (*STACKED_KINDS, "bond", "bridge", "team")
+    is_wearing = not plan.is_on_top and link.kind in (*STACKED_KINDS, "bond", "bridge", "team")
     return link.ifname not in names and not is_wearing and _is_planned(link, plan)
 
 
 def find_strayed(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
     """Names of the devices whose link is in the calling thread's namespace, and as the kernel brings one back
     from a namespace that died: under another name, or down and without the addresses that it had."""
-    moved = [(plan, plan.host) for plan in plans if plan.host is not None and not plan.is_on_top]
-    remade = [plan for plan in plans if plan.ipoib]
+    moved, remade = _list_moved(plans), [plan for plan in plans if plan.ipoib]
     if not (moved or remade):
         return ()
     with open_host_side() as home:
+        found = [(plan, find_link(plan, host, home, None), host) for plan, host in moved]
         return (
-            *(plan.device for plan, host in moved if _has_strayed(plan, host, home)),
+            *(plan.device for plan, there, host in found if there and _has_strayed(there.link, host, home)),
             *(plan.device for plan in remade if _has_bare_ipoib(plan, home)),
         )
 
@@ -473,21 +488,17 @@ def find_down(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
         return tuple(plan.device for plan, there in found if there is not None and not there.link.is_up)
 
 
-def _has_strayed(plan: AttachPlan, host: LinkState, home: Side) -> bool:
-    found = find_link(plan, host, home, None)
-    return found is not None and (found.link.ifname != host.ifname or _is_bare(found.link, host, home))
-
-
 def _has_bare_ipoib(plan: AttachPlan, home: Side) -> bool:
     """Whether the RDMA device is home and the interfaces that the kernel made again are not as recorded."""
-    for step in plan.steps:
-        if isinstance(step, MoveRdma) and has_rdma(step.identity, home.netns):
-            found = [(find_ipoib(home, state, step.pci_address), state.link) for state in plan.ipoib]
-            return any(
-                link is not None and (link.ifname != host.ifname or _is_bare(link, host, home))
-                for link, host in found
-            )
-    return False
+    step = next((step for step in steps_of(plan, MoveRdma) if has_rdma(step.identity, home.netns)), None)
+    if step is None:
+        return False
+    found = [(find_ipoib(home, state, step.pci_address), state.link) for state in plan.ipoib]
+    return any(link is not None and _has_strayed(link, host, home) for link, host in found)
+
+
+def _has_strayed(link: Link, host: LinkState, home: Side) -> bool:
+    return link.ifname != host.ifname or _is_bare(link, host, home)
 
 
 def _is_bare(link: Link, host: LinkState, home: Side) -> bool:

@@ -21,12 +21,14 @@ from dranet.kernel.attachment.links import (
     Found,
     Side,
     find_link,
+    find_step,
     open_host_side,
     open_pod_side,
     read_link,
+    steps_of,
 )
 from dranet.kernel.attachment.restore import restore_ipoib, restore_link
-from dranet.kernel.attachment.steps import delete_sublink, planned_creation, remove_unused_vrf
+from dranet.kernel.attachment.steps import delete_sublink, remove_unused_vrf
 from dranet.kernel.attachment.traffic import remove_limits, remove_multipath_route, remove_rules
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rdma import detach_rdma, restore_rdma_name
@@ -45,10 +47,18 @@ from dranet.kernel.netlink.socket import Request, attribute_text, attribute_u32
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.kernel.sysfs.rdma_cm import restore_cm_defaults
 from dranet.model.facts import Link
-from dranet.model.plan import AddRoute, AddRule, AttachPlan, JoinVrf, LimitRate, LinkState, MoveRdma
+from dranet.model.plan import (
+    AddRoute,
+    AddRule,
+    AttachPlan,
+    CreateLink,
+    JoinVrf,
+    LimitRate,
+    LinkState,
+    MoveRdma,
+)
 
 INTERRUPTS = InterruptFiles()
-"""Interrupt files of this node."""
 
 
 class DetachReport(Struct, frozen=True):
@@ -67,10 +77,7 @@ class LinkMissing(DeviceError):
 
 
 def detach(
-    plans: Sequence[AttachPlan],
-    netns: NetworkNamespace | None,
-    *,
-    interrupts: InterruptFiles = INTERRUPTS,
+    plans: Sequence[AttachPlan], netns: NetworkNamespace | None, *, interrupts: InterruptFiles = INTERRUPTS
 ) -> DetachReport:
     """Bring every planned device back to the calling thread's namespace; safe to repeat.
 
@@ -112,7 +119,7 @@ def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: I
         raise
     except DranetError as error:
         stuck = error
-    creation = planned_creation(plan)
+    creation = find_step(plan, CreateLink)
     if creation is not None and pod is not None:
         delete_sublink(pod, creation)
         reached(Failpoint.RELEASE_SUBLINK_DELETED)
@@ -121,8 +128,8 @@ def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: I
         reached(Failpoint.RELEASE_LINK_RESTORED)
     else:
         problems += restore_cpus(plan, interrupts, None, "")
-    for step in plan.steps:
-        if isinstance(step, JoinVrf) and pod is not None:
+    for step in steps_of(plan, JoinVrf):
+        if pod is not None:
             problems += _try(partial(remove_unused_vrf, pod, step))
     if stuck is not None:
         raise stuck
@@ -144,7 +151,7 @@ def _iter_removals(plan: AttachPlan, pod: Side) -> Iterator[Callable[[], None]]:
     Sysctls of the pod's namespace stay as the claim had them: no process runs there any more, other claims of
     the pod may have set the same, and they end with the namespace.
     """
-    rules = [step for step in plan.steps if isinstance(step, AddRule)]
+    rules = steps_of(plan, AddRule)
     if rules:
         yield partial(remove_rules, pod, rules, plan.pod_ifname)
     for step in plan.steps:
@@ -170,15 +177,14 @@ def return_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
         KernelError: it is still in the pod.
     """
     problems: list[str] = []
-    for step in plan.steps:
-        if isinstance(step, MoveRdma):
-            try:
-                if pod is not None and detach_rdma(step.identity, home.netns, pod.netns):
-                    reached(Failpoint.RELEASE_RDMA_HOME)
-                problems += _restore_rdma(plan, step, home)
-            except KernelError as error:
-                if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
-                    raise
+    for step in steps_of(plan, MoveRdma):
+        try:
+            if pod is not None and detach_rdma(step.identity, home.netns, pod.netns):
+                reached(Failpoint.RELEASE_RDMA_HOME)
+            problems += _restore_rdma(plan, step, home)
+        except KernelError as error:
+            if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
+                raise
     return problems
 
 
@@ -205,8 +211,8 @@ def _restore_rdma(plan: AttachPlan, step: MoveRdma, home: Side) -> list[str]:
 def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
     """Write what ``rdma_cm`` forgot of the RDMA device of a plan when it moved; it finds the device by name,
     wherever that is. Returns what could not be written."""
-    moves = (step for step in plan.steps if isinstance(step, MoveRdma))
-    return [problem for step in moves for problem in restore_cm_defaults(step.rdma_device, plan.rdma_cm)]
+    names = [step.rdma_device for step in steps_of(plan, MoveRdma)]
+    return [problem for name in names for problem in restore_cm_defaults(name, plan.rdma_cm)]
 
 
 def return_link(

@@ -7,7 +7,7 @@ A tenant with ``NET_ADMIN`` would leave all of it to the next one. :data:`HARDWA
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel.attachment.links import Side
+from dranet.kernel.attachment.links import Side, find_step
 from dranet.kernel.discovery import programs as bpf
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.kernel.ethtool.messages import PARTS
@@ -24,7 +24,7 @@ from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering,
 from dranet.kernel.namespaces.sysfs_mount import open_sysfs
 from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
 from dranet.kernel.netlink.rtnl import IFLA_XDP, decode, get_link_request, link_header, set_link_request, u32
-from dranet.kernel.netlink.socket import Request, attribute, attribute_u32, nested, parse_attributes
+from dranet.kernel.netlink.socket import attribute, attribute_u32, nested, parse_attributes
 from dranet.kernel.netlink.tc import (
     CLSACT_EGRESS,
     CLSACT_INGRESS,
@@ -59,8 +59,6 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.EINVAL})
 
 
 class _OnHooks(Struct, frozen=True):
-    """What is on a link."""
-
     filters: tuple[Filter, ...]
     tcx: tuple[tuple[int, bpf.Attached], ...]
     """With the number of the hook."""
@@ -74,13 +72,7 @@ class _OnHooks(Struct, frozen=True):
 def read_program_names(side: Side, ifindex: int) -> tuple[str, ...]:
     """The programs on a link: ``tc ingress prog.o:[tc]``, ``tcx egress to_pod``, ``xdp program 42`` (one
     without a name). TCX programs are left out where we may not ask for them."""
-    try:
-        tcx = side.run(lambda: _read_tcx(ifindex))
-    except KernelError as error:
-        if error.errno not in (errno.EPERM, errno.ENOSYS):
-            raise
-        tcx = ()
-    return _name_all(_OnHooks(_read_filters(side, ifindex), tcx, _read_xdp(side, ifindex)))
+    return _name_all(_read(side, ifindex, passed_over=(errno.EPERM, errno.ENOSYS)))
 
 
 def remove_programs(pod: Side, ifindex: int, pod_ifname: str) -> None:
@@ -90,55 +82,48 @@ def remove_programs(pod: Side, ifindex: int, pod_ifname: str) -> None:
         KernelError: the kernel refused, or a program is on the link still (``AttachFailed``).
     """
     try:
-        found = _read(pod, ifindex)
-        if not found:
-            return
-        _remove_filters(pod, found, ifindex, pod_ifname)
-        pod.run(lambda: _remove_tcx(found, ifindex))
-        _remove_xdp(pod, found, ifindex, pod_ifname)
-        left = _read(pod, ifindex)
+        _remove_all(pod, ifindex, pod_ifname)
     except KernelError as error:
-        raise _failure(pod_ifname, error.message, error.errno, error.hint) from error
+        raise KernelError(
+            f"remove BPF programs from {pod_ifname}: {error.message}",
+            errno=error.errno,
+            operation="remove-programs",
+            link=pod_ifname,
+            hint=error.hint,
+            reason=Reason.ATTACH_FAILED,
+        ) from error
+
+
+def _remove_all(pod: Side, ifindex: int, pod_ifname: str) -> None:
+    found = _read(pod, ifindex)
+    if not found:
+        return
+    _remove_filters(pod, found, ifindex, pod_ifname)
+    pod.run(lambda: _remove_tcx(found, ifindex))
+    _remove_xdp(pod, found, ifindex, pod_ifname)
+    left = _read(pod, ifindex)
     if left:
-        raise _failure(pod_ifname, f"still there: {', '.join(_name_all(left))}", errno.EBUSY)
+        raise KernelError(f"still there: {', '.join(_name_all(left))}", errno=errno.EBUSY)
 
 
-def _failure(pod_ifname: str, text: str, number: int, hint: str = "") -> KernelError:
-    return KernelError(
-        f"remove BPF programs from {pod_ifname}: {text}",
-        errno=number,
-        operation="remove-programs",
-        link=pod_ifname,
-        hint=hint,
-        reason=Reason.ATTACH_FAILED,
+def _read(side: Side, ifindex: int, *, passed_over: Collection[int] = ()) -> _OnHooks:
+    hooks = (CLSACT_INGRESS, CLSACT_EGRESS)
+    filters = (found for hook in hooks for found in read_hook_filters(side.rtnl, ifindex, hook))
+    return _OnHooks(
+        tuple(found for found in filters if found.program_name is not None),
+        side.run(lambda: _read_tcx(ifindex, passed_over)),
+        decode(_parse_xdp, side.rtnl.request(get_link_request(ifindex))[0].payload),
     )
 
 
-# --- reading --------------------------------------------------------------------------------------------
-
-
-def _read(side: Side, ifindex: int) -> _OnHooks:
-    tcx = side.run(lambda: _read_tcx(ifindex))
-    return _OnHooks(_read_filters(side, ifindex), tcx, _read_xdp(side, ifindex))
-
-
-def _read_filters(side: Side, ifindex: int) -> tuple[Filter, ...]:
-    hooks = (CLSACT_INGRESS, CLSACT_EGRESS)
-    filters = (found for hook in hooks for found in read_hook_filters(side.rtnl, ifindex, hook))
-    return tuple(found for found in filters if found.program_name is not None)
-
-
-def _read_tcx(ifindex: int) -> tuple[tuple[int, bpf.Attached], ...]:
+def _read_tcx(ifindex: int, passed_over: Collection[int]) -> tuple[tuple[int, bpf.Attached], ...]:
     try:
         return tuple((hook, on_it) for hook in _TCX_HOOKS for on_it in bpf.query_attached(ifindex, hook))
     except KernelError as error:
-        if error.errno == errno.EINVAL:  # before Linux 6.6: there is no such hook, so nothing is on it
+        # EINVAL, before Linux 6.6: there is no such hook, so nothing is on it.
+        if error.errno == errno.EINVAL or error.errno in passed_over:
             return ()
         raise
-
-
-def _read_xdp(side: Side, ifindex: int) -> tuple[tuple[int, int], ...]:
-    return decode(_parse_xdp, side.rtnl.request(get_link_request(ifindex))[0].payload)
 
 
 def _parse_xdp(payload: bytes) -> tuple[tuple[int, int], ...]:
@@ -161,9 +146,6 @@ def _name(program_id: int) -> str:
     return program.name if program and program.name else f"program {program_id}"
 
 
-# --- removing -------------------------------------------------------------------------------------------
-
-
 def _remove_filters(pod: Side, found: _OnHooks, ifindex: int, pod_ifname: str) -> None:
     requests = [delete_filter_request(ifindex, each, pod_ifname) for each in found.filters]
     for outcome in pod.rtnl.batch(requests):
@@ -184,18 +166,16 @@ def _remove_tcx(found: _OnHooks, ifindex: int) -> None:
 
 
 def _remove_xdp(pod: Side, found: _OnHooks, ifindex: int, pod_ifname: str) -> None:
-    requests = [_remove_xdp_request(ifindex, flag, pod_ifname) for flag, _ in found.xdp]
+    requests = []
+    for flag, _ in found.xdp:
+        xdp = nested(IFLA_XDP, attribute(_IFLA_XDP_FD, _NO_PROGRAM), attribute_u32(_IFLA_XDP_FLAGS, flag))
+        requests.append(set_link_request(ifindex, xdp, operation="remove XDP program of", link=pod_ifname))
     for (_, program_id), outcome in zip(found.xdp, pod.rtnl.batch(requests), strict=True):
         if not isinstance(outcome, KernelError):
             continue
         if outcome.errno != errno.EBUSY:
             raise outcome
         _detach_xdp_link(ifindex, program_id)
-
-
-def _remove_xdp_request(ifindex: int, flag: int, pod_ifname: str) -> Request:
-    xdp = nested(IFLA_XDP, attribute(_IFLA_XDP_FD, _NO_PROGRAM), attribute_u32(_IFLA_XDP_FLAGS, flag))
-    return set_link_request(ifindex, xdp, operation="remove XDP program of", link=pod_ifname)
 
 
 def _detach_xdp_link(ifindex: int, program_id: int) -> None:
@@ -348,10 +328,8 @@ def share_of(cpus: Sequence[int], queue: int, place: int, count: int) -> tuple[i
 
 
 def restore_queues(queues: Queues, wanted: Mapping[str, str]) -> list[str]:
-    """Restore what Prepare found, whatever changed it: the pod had the link.
-
-    Returns one line for each file that differs. Queues that the link no longer has are skipped.
-    """
+    """Restore what Prepare found, whatever changed it: the pod had the link. Returns one line for each file
+    that differs; queues that the link no longer has are skipped."""
     problems = []
     for name, value in wanted.items():
         try:
@@ -367,11 +345,6 @@ def restore_queues(queues: Queues, wanted: Mapping[str, str]) -> list[str]:
 # is reported. Which of the chosen CPUs it is does not matter: that depends on the other interrupts of the
 # function, which may have come and gone. Queues belong to the link, which the pod had: they are restored to
 # what Prepare found. Both, and the CPUs that are online, are looked up at each use.
-
-
-def planned_locality(plan: AttachPlan) -> SetCpuLocality | None:
-    """The step that asks for it."""
-    return next((step for step in plan.steps if isinstance(step, SetCpuLocality)), None)
 
 
 def set_cpu_locality(step: SetCpuLocality, pod: Side, ifname: str, interrupts: InterruptFiles) -> None:
@@ -404,7 +377,7 @@ def restore_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | None
 
     ``home`` and ``ifname`` are the side and name of its link; ``None`` and empty if it has none.
     """
-    step = planned_locality(plan)
+    step = find_step(plan, SetCpuLocality)
     if step is None or plan.cpus is None:
         return []
     problems = list(_restore_interrupts(step, plan.cpus, interrupts)) if step.irq else []
@@ -463,10 +436,6 @@ def _read_ethtool(side: Side, link: Link, recorded: EthtoolState | None) -> Etht
     return ethtool.read_ethtool_state(side.genl, link.ifindex, parts, link.ifname)
 
 
-def _restore_ethtool(side: Side, link: Link, wanted: EthtoolState, _found: EthtoolState) -> list[str]:
-    return ethtool.restore_ethtool(side.genl, link.ifindex, wanted, link.ifname)
-
-
 def _nic(side: Side, link: Link) -> Nic:
     return Nic(side.genl, link.ifindex, link.ifname)
 
@@ -475,16 +444,8 @@ def _read_steering(side: Side, link: Link, recorded: SteeringState | None) -> St
     return read_steering(_nic(side, link), recorded)
 
 
-def _restore_steering(side: Side, link: Link, wanted: SteeringState, found: SteeringState) -> list[str]:
-    return restore_steering(_nic(side, link), wanted, found)
-
-
 def _read_dcb(side: Side, link: Link, recorded: DcbState | None) -> DcbState:
     return DcbState() if recorded == DcbState() else read_dcb(side.rtnl, link.ifname)
-
-
-def _restore_dcb(side: Side, link: Link, wanted: DcbState, found: DcbState) -> list[str]:
-    return restore_dcb(side.rtnl, link.ifname, wanted, found)
 
 
 def _read_queues(side: Side, link: Link, recorded: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -514,13 +475,13 @@ HARDWARE: Mapping[str, HardwarePart] = {
     "ethtool": HardwarePart(
         _read_ethtool,
         ethtool.difference,
-        _restore_ethtool,
+        lambda side, link, wanted, _: ethtool.restore_ethtool(side.genl, link.ifindex, wanted, link.ifname),
         tuple((f"{part.what} (`ethtool {part.option}`)", part.limits) for part in PARTS.values()),
     ),
     "steering": HardwarePart(
         _read_steering,
         steering_difference,
-        _restore_steering,
+        lambda side, link, wanted, found: restore_steering(_nic(side, link), wanted, found),
         (
             ("RSS: table, key, hash function, input transformation (`ethtool -x`)", ""),
             ("additional RSS contexts (`ethtool -x LINK context N`)", "Linux 6.11"),
@@ -531,7 +492,7 @@ HARDWARE: Mapping[str, HardwarePart] = {
     "dcb": HardwarePart(
         _read_dcb,
         dcb_difference,
-        _restore_dcb,
+        lambda side, link, wanted, found: restore_dcb(side.rtnl, link.ifname, wanted, found),
         (
             ("DCB: ETS, PFC, maximum rates, DCBX mode (`dcb ets`, `dcb pfc`, `dcb maxrate`, `dcb dcbx`)", ""),
             ("DCB: APP table (`dcb app`)", "the kernel drops it with every move since Linux 5.18"),

@@ -134,9 +134,12 @@ class Found(Struct, frozen=True):
     link: Link
 
 
-def planned_move(plan: AttachPlan) -> MoveLink | None:
-    """The step that moves the link; ``None`` for a device without one."""
-    return next((step for step in plan.steps if isinstance(step, MoveLink)), None)
+def steps_of(plan: AttachPlan, kind: type[T]) -> list[T]:
+    return [step for step in plan.steps if isinstance(step, kind)]
+
+
+def find_step(plan: AttachPlan, kind: type[T]) -> T | None:
+    return next(iter(steps_of(plan, kind)), None)
 
 
 def is_same_device(link: Link, plan: AttachPlan, host: LinkState) -> bool:
@@ -145,7 +148,7 @@ def is_same_device(link: Link, plan: AttachPlan, host: LinkState) -> bool:
         return True
     if link.permanent_mac or host.permanent_mac:
         return link.permanent_mac == host.permanent_mac
-    move = planned_move(plan)
+    move = find_step(plan, MoveLink)
     return link.mac in {host.mac, move.mac if move else None}
 
 

@@ -84,7 +84,6 @@ from dranet.model.plan import (
     AddNeighbour,
     AddRoute,
     AddRule,
-    AttachPlan,
     CreateLink,
     DhcpLease,
     JoinVrf,
@@ -345,11 +344,6 @@ _IPVLAN_FLAGS = {"bridge": 0, "private": 1, "vepa": 2}
 _VLAN_PROTOCOLS = {"802.1Q": 0x8100, "802.1ad": 0x88A8}
 
 _MODULES = {"vlan": "8021q"}
-
-
-def planned_creation(plan: AttachPlan) -> CreateLink | None:
-    """The step that makes the link; ``None`` for a device whose own link moves, or without a link."""
-    return next((step for step in plan.steps if isinstance(step, CreateLink)), None)
 
 
 def check_parent(home: Side, step: CreateLink) -> None:
