@@ -322,7 +322,7 @@ def _wait_for_carrier(rtnl: NetlinkSocket, link: Link, deadline: float) -> Link:
                     hint="is its cable or its other end up?",
                     reason=Reason.DHCP_FAILED,
                 )
-            with suppress(OSError):  # no more to read; or some were lost (ENOBUFS), which is a change, too
+            with suppress(OSError):  # no more to read; or some were lost (ENOBUFS), also a change
                 while news.recv(_NOTIFICATION_BYTES):
                     pass
         return link
