@@ -19,9 +19,8 @@ from pathlib import Path
 from benchmarks.measure import Result, Series, time_in_turn, time_ms
 from dranet.driver.publish import Inventory
 from dranet.inventory.policy import Policy
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
-from dranet.kernel.discovery.watch import ChangeWatch
+from dranet.kernel.discovery.watch import EVERYTHING, Changes, ChangeWatch
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from testbed.isolation import WORK_DIR

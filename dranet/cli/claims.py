@@ -21,7 +21,7 @@ from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, Reason, StoreError
 from dranet.kernel.attachment.links import Side, find_link, open_host_side, open_pod_side, read_link
 from dranet.kernel.namespaces.netns import open_netns
-from dranet.kernel.sysfs.procfs import read_boot_id
+from dranet.kernel.sysfs.files import read_boot_id
 from dranet.model.cpus import format_cpu_list
 from dranet.model.plan import (
     RECORD_VERSION,

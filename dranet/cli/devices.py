@@ -18,8 +18,7 @@ from dranet.cli.topology import draw_topology
 from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
-from dranet.kernel.discovery.changes import EVERYTHING
-from dranet.kernel.discovery.watch import ChangeWatch, Patience
+from dranet.kernel.discovery.watch import EVERYTHING, ChangeWatch, Patience
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.pictures.summary import (
     UNKNOWN,

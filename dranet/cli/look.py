@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.driver.publish import CapturedFacts, FactsReader
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
+from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.settings import Settings
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
 from dranet.view.options import add_settings_flags, read_settings

@@ -35,7 +35,7 @@ from dranet.driver.publish import CapturedFacts, FactsReader
 from dranet.errors import DranetError, KernelError
 from dranet.files import FileLock
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.sysfs.procfs import use_node_proc
+from dranet.kernel.sysfs.files import use_node_proc
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource

@@ -54,10 +54,10 @@ from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.status_page.source import StatusSources
 from dranet.errors import Reason
 from dranet.kernel.attachment.checks import UplinkRules
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
+from dranet.kernel.discovery.scan import ProtectedAddress
 from dranet.kernel.namespaces.pod_links import PodLinks
+from dranet.kernel.sysfs.files import read_boot_id, read_uptime
 from dranet.kernel.sysfs.irq import InterruptFiles
-from dranet.kernel.sysfs.procfs import read_boot_id, read_uptime
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef

@@ -193,7 +193,7 @@ class WorkloadPack:
     def _get_processor(self) -> Processor:
         """Read it until it is known. It is cached, because the file reports the current speed of hundreds of
         CPUs."""
-        from dranet.kernel.sysfs.procfs import read_processor
+        from dranet.kernel.sysfs.files import read_processor
 
         if self._processor == Processor():
             self._processor = read_processor(self._procfs_root)

@@ -43,7 +43,7 @@ from dranet.driver.start_gate import ClaimFolders
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
-from dranet.kernel.counters.ports import find_counter_folders
+from dranet.kernel.counters import find_counter_folders
 from dranet.model.attributes import ESSENTIAL_NAMES, MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.claim import Claim
 from dranet.model.device import DeviceKind

@@ -29,14 +29,12 @@ from dranet.kernel.attachment.hardware import open_queues
 from dranet.kernel.attachment.links import open_host_side, read_link
 from dranet.kernel.attachment.restore import read_ipoib_states, read_link_state
 from dranet.kernel.attachment.traffic import read_rules
-from dranet.kernel.discovery.rdma import read_management_nodes
+from dranet.kernel.discovery.hardware import read_management_nodes
 from dranet.kernel.ethtool.settings import read_ethtool_state
-from dranet.kernel.netlink.rdma import read_netns_exclusive
+from dranet.kernel.netlink.rdma import read_cm_defaults, read_netns_exclusive
 from dranet.kernel.netlink.socket import NETLINK_GENERIC, NetlinkSocket
-from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles, read_link_sysctls
 from dranet.kernel.sysfs.irq import InterruptFiles, find_balancer, read_cpu_layout
-from dranet.kernel.sysfs.rdma_cm import read_cm_defaults
-from dranet.kernel.sysfs.sysctl import read_link_sysctls
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind

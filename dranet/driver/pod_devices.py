@@ -20,9 +20,8 @@ from msgspec.structs import replace
 
 from dranet.claims.metadata import pod_rdma_device
 from dranet.errors import ClaimError, DeviceError, KernelError, Reason
-from dranet.kernel.discovery.rdma import find_rdma_device, read_gid_table, read_gids, read_nodes_of
-from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns
-from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.discovery.hardware import find_rdma_device, read_gid_table, read_gids, read_nodes_of
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns, open_sysfs
 from dranet.kernel.netlink.rdma import LOST_WITH_LINK, describe_driver
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import DeviceKind

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from dranet.cluster.backoff import Backoff
 from dranet.errors import ClusterError
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
+from dranet.kernel.discovery.scan import ProtectedAddress
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.offer import NO_OTHER_SERVER, ServedGpus, take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.inventory.slices import plan_slices
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.watch import ChangeWatch
+from dranet.kernel.discovery.scan import ProtectedAddress
+from dranet.kernel.discovery.watch import EVERYTHING, Changes, ChangeWatch
 from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind, Taint
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice

@@ -4,7 +4,7 @@ isort:skip_file
 The envelope of ttrpc: what stands inside each request and response frame.
 
 Only field numbers and types matter on the wire; the framing around these messages is code
-(dranet/wire/ttrpc.py).
+(dranet/wire.py).
 """
 
 from collections import abc as _abc

@@ -32,8 +32,15 @@ from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.containers import build_adjustment, parse_container, parse_listed_container, parse_pod
 from dranet.telemetry import Outcome
-from dranet.wire.mux import ConnectionLost, DeadlineExceeded, Mux
-from dranet.wire.ttrpc import MAX_RECEIVE_BYTES, Code, TtrpcConnection, TtrpcError
+from dranet.wire import (
+    MAX_RECEIVE_BYTES,
+    Code,
+    ConnectionLost,
+    DeadlineExceeded,
+    Mux,
+    TtrpcConnection,
+    TtrpcError,
+)
 
 log = logging.getLogger(__name__)
 

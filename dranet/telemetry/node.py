@@ -23,7 +23,7 @@ _POD = {
     "device": "name of the device in the node's slices",
     "interface": "name of the link in the pod, empty for a device without one",
 }
-_TRAFFIC_TEXTS = {  # by the fields of kernel.counters.links.Traffic
+_TRAFFIC_TEXTS = {  # by the fields of kernel.counters.Traffic
     "receive_bytes": "bytes received",
     "transmit_bytes": "bytes sent",
     "receive_packets": "packets received",

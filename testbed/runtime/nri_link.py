@@ -20,8 +20,7 @@ from google.protobuf.message import DecodeError, Message
 
 from dranet.errors import ProtocolError
 from dranet.pb import nri_pb2
-from dranet.wire.mux import Mux
-from dranet.wire.ttrpc import MAX_RECEIVE_BYTES, MAX_SEND_BYTES, Code, TtrpcConnection, TtrpcError
+from dranet.wire import MAX_RECEIVE_BYTES, MAX_SEND_BYTES, Code, Mux, TtrpcConnection, TtrpcError
 
 _Answer = TypeVar("_Answer", bound=Message)
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from dranet.errors import ProtocolError
 from dranet.pb import nri_pb2
-from dranet.wire.mux import ConnectionLost
-from dranet.wire.ttrpc import Code, TtrpcError
+from dranet.wire import Code, ConnectionLost, TtrpcError
 from testbed.runtime.contract import RuntimeFailure
 from testbed.runtime.nri_link import NriCapabilities, PluginLink
 

@@ -10,7 +10,7 @@ from dranet.driver.alignment.verdicts import NicKey
 from dranet.driver.health.monitor import DeviceStates
 from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
 from dranet.driver.publish import View
-from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef

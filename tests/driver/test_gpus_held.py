@@ -12,8 +12,8 @@ from dranet.driver.publish import Inventory, PublishLoop
 from dranet.errors import DeviceError, Reason
 from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus
 from dranet.inventory.policy import Policy
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
+from dranet.kernel.discovery.scan import ProtectedAddress
+from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Taint
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction

@@ -27,10 +27,9 @@ from dranet.errors import SettingsError
 from dranet.health.damping import Damping, FaultState
 from dranet.health.tracker import DeviceMemory, KnownFault, Patience
 from dranet.inventory.policy import Policy
-from dranet.kernel.counters.links import CountedLink
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.counters import CountedLink
+from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
+from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind, Taint, TaintEffect

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from dranet.driver.publish import Inventory
 from dranet.inventory.policy import Policy
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts

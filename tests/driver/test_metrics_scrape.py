@@ -16,7 +16,7 @@ from dranet.driver.metrics.reading import CounterReader, Place, Readings
 from dranet.driver.metrics.scrape import MOST_STUCK, Scraper
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.errors import KernelError
-from dranet.kernel.counters.links import Traffic, read_traffic
+from dranet.kernel.counters import Traffic, read_traffic
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.settings import DeviceMetrics

@@ -9,8 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.writing import write_devices, write_pods
 from dranet.kernel.attachment.traffic import ifb_name
-from dranet.kernel.counters.links import CountedLink, Traffic
-from dranet.kernel.counters.ports import PORT_COUNTERS, PortReading
+from dranet.kernel.counters import PORT_COUNTERS, CountedLink, PortReading, Traffic
 from dranet.kernel.netlink.dcb import Pauses
 from dranet.model.distance import Distance
 from dranet.model.facts import Link

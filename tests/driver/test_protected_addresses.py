@@ -11,7 +11,7 @@ import pytest
 from dranet.driver import protected_addresses as module
 from dranet.driver.protected_addresses import API_ROUTE, OWN_ADDRESS, ProtectedAddresses
 from dranet.errors import ClusterError
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
+from dranet.kernel.discovery.scan import ProtectedAddress
 
 
 class Cluster:

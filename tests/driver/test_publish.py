@@ -16,8 +16,8 @@ from dranet.driver import publish
 from dranet.driver.publish import BURST, CapturedFacts, Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.policy import Decision, Policy
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
+from dranet.kernel.discovery.scan import ProtectedAddress
+from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind, Taint

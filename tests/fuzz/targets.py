@@ -14,8 +14,7 @@ from dranet.cluster.http import read_body, read_head
 from dranet.cluster.messages import parse_object
 from dranet.errors import ProtocolError
 from dranet.kernel.dhcp import message, wire
-from dranet.wire.mux import MuxDecoder
-from dranet.wire.ttrpc import FrameDecoder
+from dranet.wire import FrameDecoder, MuxDecoder
 from tests.claims import test_config, test_plan_properties
 from tests.model import test_network_config
 

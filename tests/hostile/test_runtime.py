@@ -9,8 +9,7 @@ import random
 import pytest
 
 from dranet.pb import nri_pb2, ttrpc_pb2
-from dranet.wire.mux import encode_message
-from dranet.wire.ttrpc import FrameType, encode_frame
+from dranet.wire import FrameType, encode_frame, encode_message
 from testbed.runtime.contract import RestartableRuntime
 from tests.contract.driver_node import DrivenNode
 from tests.hostile.storms import mutate

@@ -12,7 +12,7 @@ import pytest
 from dranet.errors import DranetError, KernelError
 from dranet.kernel.attachment.checks import verify
 from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, kernel_error
-from dranet.kernel.sysfs.sysctl import write_sysctl
+from dranet.kernel.sysfs.files import write_sysctl
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import (
     AddAddress,

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.kernel.discovery.hardware import Hardware, HardwareReader
+from dranet.kernel.discovery.hardware import Hardware, HardwareReader, read_rdma_devices
 from dranet.kernel.discovery.pci import read_pci_functions
-from dranet.kernel.discovery.rdma import read_rdma_devices
 from testbed.node.hardware import load_hardware
 from testbed.node.sysfs_tree import SysfsTree
 from tests.kernel.trees import SWITCH, Tree, write_switch

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.kernel.host_checks import managers, messages, pcie, tuning
-from dranet.kernel.host_checks.read import find_root, list_roce_links, read_host_facts
+from dranet.kernel import host_checks, host_trials
+from dranet.kernel.host_checks import find_root, list_roce_links, read_host_facts
 from dranet.kernel.netlink.socket import attribute, nested
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
@@ -55,7 +55,7 @@ def read_function(tmp_path: Path, content: bytes) -> PciFacts:
         f"{base}/iommu_group/type": "DMA-FQ\n",
         f"{base}/max_link_width": "16\n",
     }
-    return pcie.read_pci(write(tmp_path, files), ADDRESS)
+    return host_checks.read_pci(write(tmp_path, files), ADDRESS)
 
 
 def test_the_config_space_tells_port_kind_read_requests_ordering_and_acs(tmp_path: Path) -> None:
@@ -108,18 +108,18 @@ def test_the_configuration_comes_packed_from_proc_or_plain_from_boot(tmp_path: P
     expected = (("IPVLAN", "m"), ("NET_NS", "y"))
     empty = PseudoFiles(tmp_path / "none", [])
     packed = write(tmp_path / "proc", {"config.gz": gzip.compress(text)})
-    assert tuning.read_kernel(empty, packed, None).config == expected
+    assert host_checks.read_kernel(empty, packed, None).config == expected
     plain = write(tmp_path / "root", {f"boot/config-{os.uname().release}": text + b"#" * 300_000})
-    assert tuning.read_kernel(empty, empty, plain).config == expected
-    assert tuning.read_kernel(empty, empty, None).config is None
+    assert host_checks.read_kernel(empty, empty, plain).config == expected
+    assert host_checks.read_kernel(empty, empty, None).config is None
     odd = write(tmp_path / "odd", {"config.gz": b"\x1f\x8bnothing"})
-    assert tuning.read_kernel(empty, odd, None).config is None
+    assert host_checks.read_kernel(empty, odd, None).config is None
 
 
 def test_of_the_command_line_only_what_concerns_us_is_kept(tmp_path: Path) -> None:
     line = "BOOT_IMAGE=/vmlinuz root=/dev/sda iommu=pt intel_iommu=on ignition.config.url=//x/?token=s3\n"
     procfs = write(tmp_path, {"cmdline": line})
-    assert tuning.read_kernel(procfs, procfs, None).command_line == "iommu=pt intel_iommu=on"
+    assert host_checks.read_kernel(procfs, procfs, None).command_line == "iommu=pt intel_iommu=on"
 
 
 def test_tuning_is_read_as_the_kernel_says_it(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_tuning_is_read_as_the_kernel_says_it(tmp_path: Path) -> None:
             "swaps": "Filename\tType\tSize\n/dev/dm-1  partition 8 0 -2\n",
         },
     )
-    found = tuning.read_tuning(sysfs, procfs)
+    found = host_checks.read_tuning(sysfs, procfs)
     assert (found.governors, found.governor_driver) == (("performance", "powersave"), "intel_pstate")
     assert found.energy_preferences == ("balance_power",)
     assert found.idle_states == (IdleState("POLL", 0, True), IdleState("C6", 170, False))
@@ -159,7 +159,7 @@ def test_tuning_is_read_as_the_kernel_says_it(tmp_path: Path) -> None:
 
 
 def test_the_clock_is_asked_of_the_kernel() -> None:
-    assert tuning.ask_clock() in (True, False)
+    assert host_checks.ask_clock() in (True, False)
 
 
 # Processes
@@ -176,16 +176,16 @@ def test_only_the_nodes_own_processes_count(tmp_path: Path) -> None:
             "901/comm": "bash\n",
         },
     )
-    assert managers.read_processes(procfs) is None, "a container's"
+    assert host_checks.read_processes(procfs) is None, "a container's"
     write(tmp_path, {"2/comm": "kthreadd\n"})
-    assert managers.read_processes(procfs) == (
+    assert host_checks.read_processes(procfs) == (
         Process(812, "containerd", "8388608"),
         Process(900, "nv-fabricmanager"),
     )
 
 
 def test_names_that_the_kernel_cuts_are_still_told_apart() -> None:
-    assert len({name[:15] for name in managers.NAMES}) == len(managers.NAMES)
+    assert len({name[:15] for name in host_checks.NAMES}) == len(host_checks.NAMES)
 
 
 # PFC and ECN
@@ -193,18 +193,18 @@ def test_names_that_the_kernel_cuts_are_still_told_apart() -> None:
 
 def test_pfc_is_in_the_answer_of_dcb_netlink() -> None:
     pfc = struct.pack("=BBBH", 8, 0b1000, 0, 0) + bytes(128)
-    assert tuning.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"), attribute(2, pfc))) == 0b1000
-    assert tuning.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"))) is None
-    assert tuning.parse_pfc(bytes(4)) is None
+    assert host_checks.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"), attribute(2, pfc))) == 0b1000
+    assert host_checks.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"))) is None
+    assert host_checks.parse_pfc(bytes(4)) is None
 
 
 def test_a_link_without_dcb_tells_no_pfc() -> None:
-    assert tuning.read_pfc(["lo", "no-such-link"]) == {}
+    assert host_checks.read_pfc(["lo", "no-such-link"]) == {}
 
 
 def test_ecn_is_read_where_the_driver_has_files_for_it(tmp_path: Path) -> None:
     enable = {f"class/net/eth0/ecn/roce_np/enable/{n}": "1\n" if n == 3 else "0\n" for n in range(8)}
-    (found,) = tuning.read_flows(write(tmp_path, dict(enable)), ["eth0"])
+    (found,) = host_checks.read_flows(write(tmp_path, dict(enable)), ["eth0"])
     assert (found.ecn_np, found.ecn_rp, found.pfc_priorities) == ((3,), None, None)
 
 
@@ -236,7 +236,7 @@ def test_networkmanager_and_networkd_say_which_links_are_theirs(tmp_path: Path) 
         "run/systemd/netif/links/3": "ADMIN_STATE=configured\nNETWORK_FILE=/etc/systemd/network/1.network\n",
         "run/systemd/netif/links/4": "ADMIN_STATE=unmanaged\n",
     }
-    assert managers.read_managers(write(tmp_path, dict(files)), LINKS) == (
+    assert host_checks.read_managers(write(tmp_path, dict(files)), LINKS) == (
         Manager("NetworkManager", "eth0", "with a connection of its own"),
         Manager("systemd-networkd", "eth1", "by /etc/systemd/network/1.network"),
     )
@@ -251,7 +251,7 @@ def test_cni_configurations_name_links_and_functions(tmp_path: Path) -> None:
         "etc/cni/net.d/40-d.conf": '{"type": ["macvlan"], "master": {}}',
         "etc/cni/net.d/notes.txt": '{"type": "macvlan", "master": "eth9"}',
     }
-    assert managers.read_managers(write(tmp_path, dict(files)), ()) == (
+    assert host_checks.read_managers(write(tmp_path, dict(files)), ()) == (
         Manager("/etc/cni/net.d/10-a.conflist", ADDRESS, "host-device"),
         Manager("/etc/cni/net.d/20-b.conf", "eth1", "macvlan"),
     )
@@ -259,7 +259,7 @@ def test_cni_configurations_name_links_and_functions(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_as_a_cni_configuration(text: bytes) -> None:
-    assert all(plugin and link for plugin, link in managers.parse_cni(text))
+    assert all(plugin and link for plugin, link in host_checks.parse_cni(text))
 
 
 # Kernel messages
@@ -267,17 +267,17 @@ def test_any_bytes_are_read_as_a_cni_configuration(text: bytes) -> None:
 
 def test_kernel_messages_about_nics_are_kept_with_their_time() -> None:
     record = "4,1234,5678901,-;mlx5_core 0000:17:00.0 eth0: Link up\n SUBSYSTEM=pci\n"
-    assert messages.parse_record(record) == "5.678901 mlx5_core 0000:17:00.0 eth0: Link up"
-    assert messages.parse_record("odd") == "0.000000"
+    assert host_trials.parse_record(record) == "5.678901 mlx5_core 0000:17:00.0 eth0: Link up"
+    assert host_trials.parse_record("odd") == "0.000000"
 
 
 def test_kernel_messages_are_bounded_and_chosen(tmp_path: Path) -> None:
     """A file in place of the device gives all at once, as no device does."""
     file = tmp_path / "kmsg"
     file.write_text("6,1,1000000,-;audit: user bob logged in\n")
-    assert messages.read_kernel_messages(file) == []
+    assert host_trials.read_kernel_messages(file) == []
     file.write_text("6,1,1000000,-;igb 0000:01:00.0: link is up\n")
-    assert messages.read_kernel_messages(file) == ["1.000000 igb 0000:01:00.0: link is up"]
+    assert host_trials.read_kernel_messages(file) == ["1.000000 igb 0000:01:00.0: link is up"]
 
 
 # All of it

@@ -12,8 +12,13 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.traffic import BUCKET_HANDLE
-from dranet.kernel.counters.links import Traffic, read_limit_drops, read_traffic
-from dranet.kernel.counters.ports import parse_rate, read_port_counters
+from dranet.kernel.counters import (
+    Traffic,
+    parse_rate,
+    read_limit_drops,
+    read_port_counters,
+    read_traffic,
+)
 from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses
 from dranet.kernel.netlink.socket import NetlinkSocket, attribute, nested
 from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request

@@ -30,7 +30,6 @@ from dranet.kernel.netlink.inet import (
     parse_route,
     route_table,
 )
-from dranet.kernel.netlink.policy_rules import parse_lookup, parse_rule
 from dranet.kernel.netlink.rtnl import (
     decode,
     decode_all,
@@ -38,6 +37,8 @@ from dranet.kernel.netlink.rtnl import (
     get_link_request,
     parse_link,
     parse_link_name,
+    parse_lookup,
+    parse_rule,
     set_link_request,
 )
 from dranet.kernel.netlink.socket import (
@@ -55,7 +56,7 @@ from dranet.kernel.netlink.socket import (
     parse_error,
     parse_messages,
 )
-from dranet.kernel.sysfs.procfs import read_boot_id
+from dranet.kernel.sysfs.files import read_boot_id
 from dranet.model.facts import Address, Neighbour, Route
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.discovery import pciids
-from dranet.kernel.discovery.pci import read_pci_functions
-from dranet.kernel.discovery.pciids import PciIds, PciName
+from dranet.kernel.discovery import pci
+from dranet.kernel.discovery.pci import PciIds, PciName, read_pci_functions
 from tests.kernel.trees import Tree, write_switch
 from tests.support.processor_time import measure
 
@@ -92,7 +91,7 @@ def test_names_do_not_depend_on_where_the_file_is_cut_into_pieces(
     database: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     whole = read(database, CONNECTX7, H100, EFA, UNKNOWN_DEVICE)
-    monkeypatch.setattr(pciids, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(pci, "_PIECE_BYTES", piece_bytes)
     assert read(database, CONNECTX7, H100, EFA, UNKNOWN_DEVICE) == whole
 
 
@@ -151,7 +150,7 @@ def test_the_places_of_the_distributions_are_tried_in_order(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PCIDB_PATH", raising=False)
-    monkeypatch.setattr(pciids, "_DEFAULT_PATHS", (database.parent / "absent", database))
+    monkeypatch.setattr(pci, "_DEFAULT_PATHS", (database.parent / "absent", database))
     assert PciIds().read_names({EFA}, [])[EFA].vendor == "Amazon.com, Inc."
 
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery import linktable
-from dranet.kernel.discovery.changes import Changes
 from dranet.kernel.discovery.linktable import read_pins
 from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.watch import Changes
 from dranet.kernel.netlink.rtnl import parse_link
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Link, NodeFacts

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.counters.ports import find_counter_folders
-from dranet.kernel.discovery.rdma import read_gids
-from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.counters import find_counter_folders
+from dranet.kernel.discovery.hardware import read_gids
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_sysfs
 from dranet.kernel.sysfs.files import PseudoFiles
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces import pod_links as podlinks
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks

@@ -11,9 +11,8 @@ from dranet.errors import DeviceError
 from dranet.inventory.topology import find_link_dependencies
 from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
 from dranet.kernel.attachment.links import read_link
-from dranet.kernel.discovery.changes import Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
+from dranet.kernel.discovery.watch import Changes
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Link, NodeFacts, RoutingRule
 from tests.support.executed_lines import count_steps

@@ -23,7 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel import refusals as rights
 from dranet.kernel.attachment import hardware as removal
 from dranet.kernel.attachment.hardware import read_program_names, remove_programs
 from dranet.kernel.attachment.links import open_pod_side
@@ -38,10 +37,13 @@ from dranet.kernel.discovery.programs import (
     read_link_programs,
     read_program,
 )
+from dranet.kernel.netlink import socket as rights
 from dranet.kernel.netlink.rtnl import decode, set_link_request
 from dranet.kernel.netlink.socket import (
+    CAPABILITIES,
     NetlinkSocket,
     Request,
+    Rights,
     attribute,
     attribute_text,
     attribute_u32,
@@ -49,7 +51,6 @@ from dranet.kernel.netlink.socket import (
     nested,
 )
 from dranet.kernel.netlink.tc import CLSACT_EGRESS, CLSACT_INGRESS, TCMSG
-from dranet.kernel.refusals import CAPABILITIES, Rights
 from tests.kernel.loaded import BPF_XDP, XDP, Loader, add_hook, attach_filter, ifindex_of, loader, tc
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.sysfs import rdma_cm
-from dranet.kernel.sysfs.rdma_cm import read_cm_defaults, restore_cm_defaults
+from dranet.kernel.netlink import rdma
+from dranet.kernel.netlink.rdma import read_cm_defaults, restore_cm_defaults
 
 DEFAULTS = {"1/default_roce_mode": "RoCE v2", "1/default_roce_tos": "0"}
 
@@ -24,7 +24,7 @@ def configfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def mounted() -> Iterator[Path]:
         yield tmp_path
 
-    monkeypatch.setattr(rdma_cm, "open_configfs", mounted)
+    monkeypatch.setattr(rdma, "open_configfs", mounted)
     for name, value in DEFAULTS.items():
         file = tmp_path / "rdma_cm/mlx5_0/ports" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def test_without_configfs_or_the_folder_of_rdma_cm_there_are_none(
         def mounted(root: Path | None = root) -> Iterator[Path | None]:
             yield root
 
-        monkeypatch.setattr(rdma_cm, "open_configfs", mounted)
+        monkeypatch.setattr(rdma, "open_configfs", mounted)
         assert read_cm_defaults("mlx5_0") == {}
         assert restore_cm_defaults("mlx5_0", {}) == []
         assert restore_cm_defaults("mlx5_0", DEFAULTS) == [
@@ -64,6 +64,6 @@ def test_what_cannot_be_looked_at_fails_no_prepare(number: int, monkeypatch: pyt
     def refuse() -> None:
         raise KernelError("mount a file system of the kernel: no", errno=number)
 
-    monkeypatch.setattr(rdma_cm, "open_configfs", refuse)
+    monkeypatch.setattr(rdma, "open_configfs", refuse)
     assert read_cm_defaults("mlx5_0") == {}
     assert restore_cm_defaults("mlx5_0", DEFAULTS) == ["mount a file system of the kernel: no"]

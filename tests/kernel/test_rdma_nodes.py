@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.discovery.rdma import read_management_nodes, read_rdma_nodes
+from dranet.kernel.discovery.hardware import read_management_nodes, read_rdma_nodes
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import CharDevice
 

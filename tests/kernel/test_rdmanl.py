@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery import watch
+from dranet.kernel.discovery.watch import EVERYTHING, Changes, open_rdma_notifications, parse_rdma_changes
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink import rdma as rdmanl
 from dranet.kernel.netlink.rdma import read_netns_exclusive
@@ -139,21 +140,21 @@ def test_a_notification_names_the_device_and_the_interface_on_it() -> None:
     device = attribute(1, struct.pack("=I", 4)) + attribute_text(2, "mlx5_1")
     interface = attribute(3, struct.pack("=I", 1)) + attribute(50, struct.pack("=I", 7))
     chunk = notification(device) + notification(device, interface)
-    assert rdmanl.parse_rdma_changes(chunk) == Changes(links=frozenset({7}), hardware=frozenset({"mlx5_1"}))
+    assert parse_rdma_changes(chunk) == Changes(links=frozenset({7}), hardware=frozenset({"mlx5_1"}))
 
 
 def test_a_notification_without_a_name_may_be_anything() -> None:
-    assert rdmanl.parse_rdma_changes(notification()) == EVERYTHING
+    assert parse_rdma_changes(notification()) == EVERYTHING
 
 
 def test_a_malformed_notification_is_refused() -> None:
     with pytest.raises(KernelError):
-        rdmanl.parse_rdma_changes(notification(attribute_text(2, "mlx5_1"))[:-4] + b"\xff")
+        parse_rdma_changes(notification(attribute_text(2, "mlx5_1"))[:-4] + b"\xff")
 
 
 def test_a_kernel_without_rdma_is_listened_to_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> socket.socket:
         raise KernelError("no such protocol")
 
-    monkeypatch.setattr(rdmanl, "open_raw_socket", refuse)
-    assert rdmanl.open_rdma_notifications() is None
+    monkeypatch.setattr(watch, "open_raw_socket", refuse)
+    assert open_rdma_notifications() is None

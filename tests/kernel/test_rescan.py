@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from dranet.errors import KernelError
 from dranet.kernel.discovery import linktable
 from dranet.kernel.discovery import scan as scan_module
-from dranet.kernel.discovery.changes import EVERYTHING, MANY_LINKS, Changes
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner, read_ipv4_default_routes, read_node_facts
-from dranet.kernel.discovery.watch import ChangeWatch, Patience
+from dranet.kernel.discovery.scan import (
+    NodeScanner,
+    ProtectedAddress,
+    read_ipv4_default_routes,
+    read_node_facts,
+)
+from dranet.kernel.discovery.watch import EVERYTHING, MANY_LINKS, Changes, ChangeWatch, Patience
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Link, NodeFacts, ProtectedLink, Route
 from tests.support.namespaces import Namespace

@@ -20,7 +20,7 @@ from dranet.kernel.attachment.links import open_host_side, read_link
 from dranet.kernel.attachment.restore import read_link_state, restore_link
 from dranet.kernel.netlink.rtnl import set_link_request
 from dranet.kernel.netlink.socket import attribute_u32
-from dranet.kernel.sysfs.sysctl import read_sysctl, write_sysctl
+from dranet.kernel.sysfs.files import read_sysctl, write_sysctl
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import EthtoolState, LinkState, SetUp, TrafficControl
 from tests.kernel.plans import attach_from, detach_to, move_plan

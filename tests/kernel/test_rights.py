@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel import refusals as rights
-from dranet.kernel.host_checks import rights_trials
+from dranet.kernel import host_trials
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.refusals import CAPABILITIES, Rights, explain_refusal, is_refusal
-from dranet.kernel.sysfs import procfs as node_proc
+from dranet.kernel.netlink import socket as rights
+from dranet.kernel.netlink.socket import CAPABILITIES, Rights, explain_refusal, is_refusal
+from dranet.kernel.sysfs import files as node_proc
 
 EVERY = sum(1 << number for number in CAPABILITIES.values())
 PROFILE = "its seccomp profile may not let setns through: use the one of dranet seccomp"
@@ -51,11 +51,11 @@ def test_a_call_that_a_profile_answers_with_enosys_is_one_that_the_doctor_names(
     def refuse() -> None:
         raise KernelError("refused", errno=errno.ENOSYS, operation="try")
 
-    monkeypatch.setattr(rights_trials, "_TRIALS", {"bpf": refuse})
+    monkeypatch.setattr(host_trials, "_TRIALS", {"bpf": refuse})
     have(monkeypatch, EVERY, is_filtered=True)
-    assert list(rights_trials.try_calls()) == ["bpf"]
+    assert list(host_trials.try_calls()) == ["bpf"]
     have(monkeypatch, EVERY, is_filtered=False)
-    assert rights_trials.try_calls() == {}
+    assert host_trials.try_calls() == {}
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink.inet import Hop, add_route_request, parse_hops
-from dranet.kernel.netlink.policy_rules import (
+from dranet.kernel.netlink.rtnl import (
     add_rule_request,
     canonical_rule,
+    decode,
+    decode_all,
     dump_rules_request,
     parse_rule,
 )
-from dranet.kernel.netlink.rtnl import decode, decode_all
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Route
 from dranet.model.plan import AddRule

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel.sysfs.sysctl import link_sysctl_path, read_link_sysctls, read_sysctl, write_sysctl
+from dranet.kernel.sysfs.files import link_sysctl_path, read_link_sysctls, read_sysctl, write_sysctl
 from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel

@@ -15,8 +15,7 @@ from dranet.errors import DeviceError, Reason
 from dranet.inventory.topology import find_link_dependencies
 from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
 from dranet.kernel.attachment.links import read_link
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.model.facts import Link
 from tests.support.executed_lines import count_steps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
+from dranet.kernel.counters import CounterTarget, read_health_counters, read_rdma_ports
 from dranet.kernel.netlink import rdma
 from dranet.kernel.netlink.socket import attribute, attribute_u8, attribute_u32
 from dranet.model.facts import RdmaPort

@@ -18,8 +18,7 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.kernel.discovery import watch as watch_module
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.discovery.watch import ChangeFilter, ChangeWatch, Patience
+from dranet.kernel.discovery.watch import EVERYTHING, ChangeFilter, Changes, ChangeWatch, Patience
 from dranet.kernel.netlink.inet import add_address_request
 from dranet.kernel.netlink.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE
 from dranet.model.facts import Address

@@ -17,9 +17,8 @@ import pytest
 
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.discovery.changes import Changes
 from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
-from dranet.kernel.discovery.watch import ChangeWatch
+from dranet.kernel.discovery.watch import Changes, ChangeWatch
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from testbed.machine.hardware import MACHINE

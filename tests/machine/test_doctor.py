@@ -131,7 +131,7 @@ def test_the_command_says_of_the_machine_what_is_amiss_and_no_more() -> None:
 _LOOK = """
 import json
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.host_checks.read import find_root, read_host_facts
+from dranet.kernel.host_checks import find_root, read_host_facts
 from dranet.settings import Settings
 settings = Settings()
 root = find_root(settings.procfs_root)

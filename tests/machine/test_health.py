@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
+from dranet.kernel.counters import CounterTarget, read_health_counters, read_rdma_ports
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rdma import attach_rdma, detach_rdma, read_ports_here

@@ -18,7 +18,7 @@ from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
-from dranet.kernel.counters.ports import find_counter_folders
+from dranet.kernel.counters import find_counter_folders
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim, RequestMetadata
 from dranet.runtime.containers import CdiSpecs

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.driver.metrics.reading import CounterReader, Readings
-from dranet.kernel.counters.ports import PORT_COUNTERS, read_port_counters
+from dranet.kernel.counters import PORT_COUNTERS, read_port_counters
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rdma import attach_rdma, detach_rdma
 from dranet.model.device import Device, DeviceKind, RdmaIdentity

@@ -19,8 +19,14 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.rdma import attach_rdma, detach_rdma, has_rdma, read_netns_exclusive
-from dranet.kernel.sysfs.rdma_cm import read_cm_defaults, restore_cm_defaults
+from dranet.kernel.netlink.rdma import (
+    attach_rdma,
+    detach_rdma,
+    has_rdma,
+    read_cm_defaults,
+    read_netns_exclusive,
+    restore_cm_defaults,
+)
 from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, MoveLink, MoveRdma, SetUp, Step

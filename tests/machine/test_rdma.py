@@ -15,7 +15,7 @@ import pytest
 
 from dranet.claims.plan.device import plan_device
 from dranet.errors import KernelError
-from dranet.kernel.discovery.rdma import read_management_nodes, read_rdma_nodes
+from dranet.kernel.discovery.hardware import read_management_nodes, read_rdma_nodes
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import Device, DeviceKind

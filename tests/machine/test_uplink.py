@@ -17,8 +17,7 @@ from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules
 from dranet.kernel.attachment.detach import detach
 from dranet.kernel.attachment.links import read_link
 from dranet.kernel.attachment.restore import read_link_state
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.plan import AttachPlan, MoveLink
 from testbed.machine.hardware import MACHINE

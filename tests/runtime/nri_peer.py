@@ -12,8 +12,7 @@ from google.protobuf.message import Message
 
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
-from dranet.wire.mux import ConnectionLost, Mux
-from dranet.wire.ttrpc import PendingCall, TtrpcConnection, TtrpcError
+from dranet.wire import ConnectionLost, Mux, PendingCall, TtrpcConnection, TtrpcError
 
 PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME = "nri.pkg.api.v1alpha1.Runtime"

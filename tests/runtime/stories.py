@@ -21,7 +21,7 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.wire.ttrpc import MAX_SEND_BYTES
+from dranet.wire import MAX_SEND_BYTES
 from testbed.runtime.contract import (
     ContainerSpec,
     RestartableRuntime,

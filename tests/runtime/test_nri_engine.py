@@ -20,14 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dranet import wire
 from dranet.errors import KernelError
 from dranet.model.sandbox import Container, Mount, PodSandbox
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime import nri
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.wire import ttrpc
-from dranet.wire.mux import ConnectionLost, encode_message
-from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
+from dranet.wire import Code, ConnectionLost, FrameType, TtrpcError, encode_frame, encode_message
 from tests.runtime.nri_peer import (
     PLUGIN,
     RUN,
@@ -266,7 +265,7 @@ def test_a_runtime_that_stops_in_the_middle_of_a_message_is_left(
     monkeypatch: pytest.MonkeyPatch,
     length: int,
 ) -> None:
-    monkeypatch.setattr(ttrpc, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(wire, "STALL_SECONDS", 0.05)
     link.trunk.sendall(a_request()[:length])
     link.wait_closed()
     hooks.wait_for("disconnected")
@@ -278,7 +277,7 @@ def test_a_runtime_that_stops_in_the_middle_of_a_message_is_left(
 def test_a_message_that_never_ends_is_left_though_each_byte_comes_in_time(
     link: Link, plugin: NriPlugin, hooks: RecordingHooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ttrpc, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(wire, "STALL_SECONDS", 0.1)
     link.trunk.sendall(struct.pack(">II", 1, 1 << 20))
     tick = threading.Event()
     deadline = time.monotonic() + SECONDS
@@ -296,7 +295,7 @@ def test_a_message_that_never_ends_is_left_though_each_byte_comes_in_time(
 def test_a_runtime_that_is_idle_between_two_messages_is_kept(
     link: Link, plugin: NriPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ttrpc, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(wire, "STALL_SECONDS", 0.05)
     link.state_change(RUN, pod_message())
     hung_up = select.poll()
     hung_up.register(link.trunk, select.POLLIN | select.POLLRDHUP)

@@ -32,8 +32,7 @@ from dranet.model.sandbox import (
 )
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime.nri import EventForm, NriListeners, NriPlugin, RuntimeCapabilities, backoff_delays
-from dranet.wire.mux import ConnectionLost, encode_message
-from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
+from dranet.wire import Code, ConnectionLost, FrameType, TtrpcError, encode_frame, encode_message
 from tests.runtime.nri_peer import (
     PLUGIN,
     REMOVE,

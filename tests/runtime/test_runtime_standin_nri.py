@@ -19,8 +19,7 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
-from dranet.wire.mux import ConnectionLost, Mux
-from dranet.wire.ttrpc import TtrpcConnection
+from dranet.wire import ConnectionLost, Mux, TtrpcConnection
 from testbed.runtime.contract import RuntimeFailure
 from testbed.runtime.nri_link import EventForm, NriCapabilities
 from testbed.runtime.nri_server import NriServer

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranet.kernel.counters.ports import PORT_COUNTERS
+from dranet.kernel.counters import PORT_COUNTERS
 from dranet.telemetry.recorder import Declared, Exposition, Group, Kind, format_labels
 from tools.pages.metrics import list_declared, metrics_page
 

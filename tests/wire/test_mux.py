@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import ProtocolError
-from dranet.wire.mux import (
+from dranet.wire import (
     FIRST_FRAME_BYTES,
     MAX_FRAME_PAYLOAD_BYTES,
     ConnectionLost,

@@ -16,17 +16,20 @@ from hypothesis import strategies as st
 
 from dranet.errors import DeviceError, ProtocolError
 from dranet.pb import ttrpc_pb2
-from dranet.wire.mux import ConnectionLost, DeadlineExceeded, Mux, encode_message
-from dranet.wire.ttrpc import (
+from dranet.wire import (
     MAX_SEND_BYTES,
     Code,
+    ConnectionLost,
+    DeadlineExceeded,
     Frame,
     FrameDecoder,
     FrameType,
     Handler,
+    Mux,
     TtrpcConnection,
     TtrpcError,
     encode_frame,
+    encode_message,
 )
 
 HEADER = struct.Struct(">IIBB")

@@ -32,8 +32,8 @@ from dranet.cli.doctor.peers import FEATURES_PATH, NotListening, fetch_events, f
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.desk.redact.text import KNOWN_DOMAINS, redact_texts
 from dranet.errors import DranetError, SettingsError
-from dranet.kernel.host_checks.messages import read_kernel_messages
-from dranet.kernel.sysfs.procfs import read_boot_id
+from dranet.kernel.host_trials import read_kernel_messages
+from dranet.kernel.sysfs.files import read_boot_id
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import DECLARATIONS, Settings

@@ -25,11 +25,10 @@ from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.driver.publish import CapturedFacts
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress
-from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.host_checks.read import find_root, read_host_facts
-from dranet.kernel.host_checks.rights_trials import try_calls
-from dranet.kernel.refusals import Rights, read_rights
+from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
+from dranet.kernel.host_checks import find_root, read_host_facts
+from dranet.kernel.host_trials import try_calls
+from dranet.kernel.netlink.socket import Rights, read_rights
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from dranet.driver.publish import Inventory, View
 from dranet.errors import KernelError
-from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
-from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.counters import CountedLink, CounterTarget, read_health_counters, read_rdma_ports
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rdma import read_ports_here
 from dranet.model.claim import PodRef

@@ -19,11 +19,16 @@ from msgspec import Struct, field
 
 from dranet.driver.metrics.snapshot import NodeDevice, Snapshot
 from dranet.errors import KernelError
-from dranet.kernel.counters.links import Traffic, parse_link_counters, read_limit_drops, read_traffic
-from dranet.kernel.counters.ports import PortReading, read_port_counters
+from dranet.kernel.counters import (
+    PortReading,
+    Traffic,
+    parse_link_counters,
+    read_limit_drops,
+    read_port_counters,
+    read_traffic,
+)
 from dranet.kernel.ethtool.messages import read_link_settings
-from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_sysfs
 from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses
 from dranet.kernel.netlink.rtnl import decode, get_link_request
 from dranet.kernel.netlink.socket import NetlinkSocket

@@ -16,7 +16,7 @@ from dranet.driver.health.monitor import DeviceStates
 from dranet.driver.health.observations import find_moved_link
 from dranet.driver.publish import View
 from dranet.kernel.attachment.traffic import ifb_name
-from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.device import Device, DeviceKind

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.snapshot import NodeDevice, PodDevice, Snapshot
-from dranet.kernel.counters.links import Traffic
-from dranet.kernel.counters.ports import PortReading, parse_rate
+from dranet.kernel.counters import PortReading, Traffic, parse_rate
 from dranet.model.health import PcieLink
 from dranet.telemetry.node import DeviceFamilies
 from dranet.telemetry.recorder import Declared, Exposition, Sample, format_labels

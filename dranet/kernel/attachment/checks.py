@@ -40,14 +40,17 @@ from dranet.kernel.attachment.traffic import (
     is_in_place_of,
     read_link_routes,
 )
-from dranet.kernel.discovery.protected_addresses import ProtectedAddress, read_protected_links
-from dranet.kernel.discovery.rdma import RDMA_CLASS
-from dranet.kernel.discovery.scan import read_default_routes, read_routing
+from dranet.kernel.discovery.hardware import RDMA_CLASS
+from dranet.kernel.discovery.scan import (
+    ProtectedAddress,
+    read_default_routes,
+    read_protected_links,
+    read_routing,
+)
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.inet import address_key, dump_addresses_request, parse_address
-from dranet.kernel.netlink.policy_rules import rule_text
 from dranet.kernel.netlink.rdma import has_rdma
-from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link
+from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link, rule_text
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
 from dranet.model.facts import IFA_F_DADFAILED, Address, Link, Neighbour

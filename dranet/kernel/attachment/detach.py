@@ -31,7 +31,7 @@ from dranet.kernel.attachment.restore import restore_ipoib, restore_link
 from dranet.kernel.attachment.steps import delete_sublink, remove_unused_vrf
 from dranet.kernel.attachment.traffic import remove_limits, remove_multipath_route, remove_rules
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.rdma import detach_rdma, restore_rdma_name
+from dranet.kernel.netlink.rdma import detach_rdma, restore_cm_defaults, restore_rdma_name
 from dranet.kernel.netlink.rtnl import (
     IFLA_IFNAME,
     IFLA_NET_NS_FD,
@@ -45,7 +45,6 @@ from dranet.kernel.netlink.rtnl import (
 )
 from dranet.kernel.netlink.socket import Request, attribute_text, attribute_u32
 from dranet.kernel.sysfs.irq import InterruptFiles
-from dranet.kernel.sysfs.rdma_cm import restore_cm_defaults
 from dranet.model.facts import Link
 from dranet.model.plan import (
     AddRoute,

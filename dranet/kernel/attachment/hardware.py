@@ -21,10 +21,10 @@ from dranet.kernel.discovery import programs as bpf
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.kernel.ethtool.messages import PARTS
 from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering, steering_difference
-from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.namespaces.netns import open_sysfs
 from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
 from dranet.kernel.netlink.rtnl import IFLA_XDP, decode, get_link_request, link_header, set_link_request, u32
-from dranet.kernel.netlink.socket import attribute, attribute_u32, nested, parse_attributes
+from dranet.kernel.netlink.socket import attribute, attribute_u32, nested, parse_attributes, report_unreadable
 from dranet.kernel.netlink.tc import (
     CLSACT_EGRESS,
     CLSACT_INGRESS,
@@ -33,7 +33,6 @@ from dranet.kernel.netlink.tc import (
     format_handle,
     read_hook_filters,
 )
-from dranet.kernel.refusals import report_unreadable
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.cpus import format_cpu_list, format_cpu_mask, parse_cpu_list, parse_cpu_mask
@@ -200,7 +199,7 @@ def _detach_xdp_link(ifindex: int, program_id: int) -> None:
 
 # --- CPUs of a link's queues: XPS and RPS (``Documentation/networking/scaling.rst``) --------------------
 # sysfs shows a link's queues only in a mount made in the link's network namespace, so each read makes its
-# own (``namespaces.sysfs_mount``). The maps stay on a link that moves.
+# own (``namespaces.netns``). The maps stay on a link that moves.
 
 _SEND_FILES = ("xps_cpus", "xps_rxqs")
 """The second has precedence where it is not empty."""

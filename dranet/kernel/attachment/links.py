@@ -16,13 +16,8 @@ from msgspec import Struct
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.kernel.namespaces.netns import NetworkNamespace, Visit
 from dranet.kernel.netlink.inet import (
-    RT_TABLE_LOCAL,
-    RT_TABLE_MAIN,
     RTA_METRICS,
     RTAX_MTU,
-    RTPROT_KERNEL,
-    RTPROT_RA,
-    RTPROT_REDIRECT,
     dump_addresses_request,
     dump_neighbours_request,
     dump_routes_request,
@@ -40,6 +35,11 @@ from dranet.kernel.netlink.rtnl import (
     IFLA_INFO_KIND,
     IFLA_LINK,
     OFFLOAD_SIZES,
+    RT_TABLE_LOCAL,
+    RT_TABLE_MAIN,
+    RTPROT_KERNEL,
+    RTPROT_RA,
+    RTPROT_REDIRECT,
     decode,
     decode_all,
     dump_links_request,
@@ -57,7 +57,7 @@ from dranet.kernel.netlink.socket import (
     iter_attributes,
     parse_attributes,
 )
-from dranet.kernel.sysfs.sysctl import write_sysctl
+from dranet.kernel.sysfs.files import write_sysctl
 from dranet.model.facts import IFA_F_TEMPORARY, Address, Link, Neighbour, Route
 from dranet.model.plan import AttachPlan, LinkState, MoveLink
 

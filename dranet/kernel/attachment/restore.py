@@ -41,8 +41,7 @@ from dranet.kernel.attachment.properties import (
     iter_network_requests,
     iter_traffic_requests,
 )
-from dranet.kernel.namespaces.sysfs_mount import open_sysfs
-from dranet.kernel.netlink.inet import RTPROT_RA
+from dranet.kernel.namespaces.netns import open_sysfs
 from dranet.kernel.netlink.rtnl import (
     IFF_ALLMULTI,
     IFF_MULTICAST,
@@ -51,6 +50,7 @@ from dranet.kernel.netlink.rtnl import (
     IFLA_INFO_DATA,
     IFLA_INFO_KIND,
     IFLA_LINKINFO,
+    RTPROT_RA,
     decode,
     dump_links_request,
     get_link_request,
@@ -61,9 +61,14 @@ from dranet.kernel.netlink.rtnl import (
 )
 from dranet.kernel.netlink.socket import attribute_text, attribute_u16, nested
 from dranet.kernel.netlink.tc import read_filters, read_traffic_control
-from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
-from dranet.kernel.sysfs.procfs import read_boot_clock
-from dranet.kernel.sysfs.sysctl import link_sysctl_path, read_link_sysctls, write_sysctl
+from dranet.kernel.sysfs.files import (
+    PseudoFiles,
+    link_sysctl_path,
+    nearest_pci_address,
+    read_boot_clock,
+    read_link_sysctls,
+    write_sysctl,
+)
 from dranet.model.facts import RTNH_F_ONLINK, Address, Link, Route
 from dranet.model.plan import RECORD_VERSION, WHOLE_STATE_VERSION, IpoibState, LinkState
 

@@ -77,7 +77,7 @@ from dranet.kernel.netlink.socket import (
     attribute_u16,
     attribute_u32,
 )
-from dranet.kernel.sysfs.sysctl import read_sysctl
+from dranet.kernel.sysfs.files import read_sysctl
 from dranet.model.facts import Address, Link
 from dranet.model.plan import (
     AddAddress,

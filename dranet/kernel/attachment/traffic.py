@@ -29,13 +29,6 @@ from dranet.kernel.netlink.inet import (
     parse_hops,
     parse_route,
 )
-from dranet.kernel.netlink.policy_rules import (
-    add_rule_request,
-    canonical_rule,
-    delete_rule_request,
-    dump_rules_request,
-    parse_rule,
-)
 from dranet.kernel.netlink.rtnl import (
     IFF_UP,
     IFLA_IFALIAS,
@@ -44,13 +37,18 @@ from dranet.kernel.netlink.rtnl import (
     IFLA_LINKINFO,
     IFLA_MTU,
     RTM_NEWLINK,
+    add_rule_request,
+    canonical_rule,
     decode,
     decode_all,
     delete_link_request,
+    delete_rule_request,
     dump_links_request,
+    dump_rules_request,
     get_link_request,
     link_header,
     parse_link,
+    parse_rule,
     set_link_request,
     u32,
 )

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink.rtnl import decode_all, text
-from dranet.kernel.netlink.socket import NetlinkSocket, kernel_error, parse_attributes
+from dranet.kernel.netlink.socket import NetlinkSocket, is_refusal, kernel_error, parse_attributes
 from dranet.kernel.netlink.tc import (
     CLSACT_EGRESS,
     CLSACT_INGRESS,
@@ -29,7 +29,6 @@ from dranet.kernel.netlink.tc import (
     dump_qdiscs_request,
     parse_filter,
 )
-from dranet.kernel.refusals import is_refusal
 
 _HOOKS: Mapping[str, tuple[int, ...]] = {
     "clsact": (CLSACT_INGRESS, CLSACT_EGRESS),

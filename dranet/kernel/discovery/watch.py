@@ -1,8 +1,8 @@
 """Watch what a scan shows: links, addresses, routes that matter, hardware.
 
-A change has no content: it is a reason to read something again. Bursts are merged into one change, and a
-notification that repeats known facts (a router's advertisement, a bridge port's chatter, a pod's route) is
-not a change. After lost notifications everything may have changed.
+A change has no content: it names what is worth reading again, so a notification that is late, doubled or out
+of order does no harm. Bursts are merged into one change, and a notification that repeats known facts (a
+router's advertisement, a bridge port's chatter, a pod's route) is not a change.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import math
 import os
 import socket
+import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import TracebackType
@@ -23,18 +24,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.errors import KernelError
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.netlink.inet import (
-    RT_TABLE_DEFAULT,
-    RT_TABLE_MAIN,
     is_default_route,
     parse_address,
     parse_route,
     route_contains,
     route_table,
 )
-from dranet.kernel.netlink.rdma import open_rdma_notifications, parse_rdma_changes
+from dranet.kernel.netlink.rdma import RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX
 from dranet.kernel.netlink.rtnl import (
+    RT_TABLE_DEFAULT,
+    RT_TABLE_MAIN,
     RTM_DELADDR,
     RTM_DELLINK,
     RTM_DELNEXTHOP,
@@ -58,12 +58,50 @@ from dranet.kernel.netlink.rtnl import (
 )
 from dranet.kernel.netlink.socket import (
     NETLINK_ADD_MEMBERSHIP,
+    NETLINK_RDMA,
     NETLINK_ROUTE,
     SOL_NETLINK,
     kernel_error,
     open_raw_socket,
+    parse_attributes,
     parse_messages,
 )
+
+MANY_LINKS = 200
+"""From here on one dump of all links costs less than asking for each; their names need not be kept then."""
+
+
+class Changes(Struct, frozen=True):
+    """Merge with ``|``; falsy when there is nothing to read again."""
+
+    links: frozenset[int] = frozenset()
+    """ifindexes of links that came, went or changed, in themselves or in their addresses."""
+    routes: bool = False
+    """A default route, or another route that may lead to a protected address, came or went."""
+    hardware: frozenset[str] = frozenset()
+    """Names in sysfs of devices that sent a uevent: ``0000:21:00.0``, ``mlx5_0``, ``renderD128``."""
+    everything: bool = False
+    """The changes are unknown: read everything, cached or not."""
+    all_links: bool = False
+    """More links changed than is worth naming (``MANY_LINKS``); ``links`` is empty then."""
+
+    def __or__(self, other: Changes) -> Changes:
+        links = self.links | other.links
+        all_links = self.all_links or other.all_links or len(links) > MANY_LINKS
+        return Changes(
+            frozenset() if all_links else links,
+            self.routes or other.routes,
+            self.hardware | other.hardware,
+            self.everything or other.everything,
+            all_links,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.links or self.routes or self.hardware or self.everything or self.all_links)
+
+
+EVERYTHING = Changes(everything=True)
+"""At start, after lost notifications, and from time to time as a net."""
 
 
 class Patience(Struct, frozen=True):
@@ -109,6 +147,10 @@ _READS_PER_CALL = 256
 
 _SO_RCVBUFFORCE = 33
 """``asm-generic/socket.h``; needs CAP_NET_ADMIN in the first user namespace."""
+
+_RDMA_NL_GROUP_NOTIFY = 4
+"""Multicast group of devices and their network interfaces that come and go (Linux 6.12). Renames are reported
+by uevents and by rtnetlink."""
 
 _HARDWARE_SUBSYSTEMS = ("pci", "infiniband", "drm")
 
@@ -379,3 +421,38 @@ def _open_notifications() -> socket.socket:
     with contextlib.suppress(OSError):  # before Linux 5.3 there are no nexthop objects
         sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_NEXTHOP)
     return sock
+
+
+def open_rdma_notifications() -> socket.socket | None:
+    """Open a non-blocking socket for :func:`parse_rdma_changes`; ``None`` without RDMA.
+
+    An older kernel accepts the membership and never sends anything.
+    """
+    try:
+        sock = open_raw_socket(NETLINK_RDMA)
+    except KernelError:
+        return None
+    try:
+        sock.setblocking(False)
+        sock.bind((0, 0))
+        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, _RDMA_NL_GROUP_NOTIFY)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def parse_rdma_changes(chunk: bytes) -> Changes:
+    """What a datagram of RDMA notifications names: devices (``mlx5_0``), and the interfaces on them.
+
+    Raises:
+        KernelError: it is malformed.
+    """
+    changes = Changes()
+    for _, _, _, payload in parse_messages(chunk):
+        found = parse_attributes(payload, 0, frozenset({RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX}))
+        name = found.get(RDMA_ATTR_DEV_NAME, b"").rstrip(b"\0").decode(errors="replace")
+        link = found.get(RDMA_ATTR_NDEV_INDEX, b"")
+        links = frozenset({int(struct.unpack("=I", link)[0])} if len(link) == 4 else ())
+        changes |= Changes(links, hardware=frozenset({name})) if name else EVERYTHING
+    return changes

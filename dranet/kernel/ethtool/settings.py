@@ -22,8 +22,7 @@ from dranet.kernel.ethtool.messages import (
     ethtool_request,
     parse_features,
 )
-from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, resolve_family
-from dranet.kernel.refusals import report_unreadable
+from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, report_unreadable, resolve_family
 from dranet.model.plan import EthtoolState
 
 _RESTORE_ROUNDS = 2

@@ -26,9 +26,9 @@ from dranet.kernel.netlink.socket import (
     attribute_u32,
     iter_attributes,
     kernel_error,
+    report_unreadable,
     resolve_family,
 )
-from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import FlowRule, RssContext, SteeringState
 
 # linux/ethtool.h

@@ -23,7 +23,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from dranet.errors import KernelError
-from dranet.kernel.counters.links import CountedLink, parse_counted_link
+from dranet.kernel.counters import CountedLink, parse_counted_link
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rtnl import (
     RTM_DELLINK,

@@ -23,8 +23,8 @@ from dranet.kernel.netlink.socket import (
     kernel_error,
     nested,
     parse_attributes,
+    report_unreadable,
 )
-from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import DcbState
 
 # linux/rtnetlink.h, linux/dcbnl.h

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink.rtnl import (
+    RT_TABLE_COMPAT,
     RTM_DELADDR,
     RTM_DELROUTE,
     RTM_GETADDR,
@@ -25,6 +26,7 @@ from dranet.kernel.netlink.rtnl import (
     RTM_NEWADDR,
     RTM_NEWNEIGH,
     RTM_NEWROUTE,
+    RTPROT_STATIC,
     decode,
     decode_all,
     mac_bytes,
@@ -67,9 +69,6 @@ RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY = 1, 2, 4, 5, 6
 RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH, RTA_TABLE = 7, 8, 9, 15
 RTA_VIA, RTA_ENCAP, RTA_NH_ID = 18, 22, 30
 RTAX_MTU = 2
-RT_TABLE_UNSPEC, RT_TABLE_COMPAT, RT_TABLE_DEFAULT = 0, 252, 253
-RT_TABLE_MAIN, RT_TABLE_LOCAL = 254, 255
-RTPROT_REDIRECT, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA = 1, 2, 4, 9
 RTN_UNICAST, RTN_LOCAL = 1, 2
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 RTM_F_CLONED, RTM_F_FIB_MATCH = 0x200, 0x2000

@@ -1,4 +1,4 @@
-"""RDMA netlink: the namespace mode of the node, and moving an RDMA device between namespaces.
+"""RDMA devices: the namespace mode of the node, moves between namespaces, ports, and defaults of ``rdma_cm``.
 
 Numbers are those of ``rdma/rdma_netlink.h``. A move must be asked for from the namespace that has the device:
 from any other one the kernel does not know its index.
@@ -7,29 +7,24 @@ from any other one the kernel does not know its index.
 from __future__ import annotations
 
 import errno
-import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from dranet.errors import DeviceError, KernelError
-from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_configfs, open_sysfs
 from dranet.kernel.netlink.socket import (
-    NETLINK_ADD_MEMBERSHIP,
     NETLINK_RDMA,
-    SOL_NETLINK,
     Message,
     NetlinkSocket,
     Request,
     attribute_text,
     attribute_u32,
-    open_raw_socket,
     parse_attributes,
-    parse_messages,
+    report_unreadable,
 )
 from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
 from dranet.model.device import NamedRdma, RdmaIdentity
@@ -41,9 +36,6 @@ RDMA_NLDEV_GET, RDMA_NLDEV_SET, RDMA_NLDEV_SYS_GET = _NLDEV | 1, _NLDEV | 2, _NL
 RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME, RDMA_ATTR_NODE_GUID, RDMA_ATTR_NDEV_INDEX = 1, 2, 6, 50
 RDMA_ATTR_SYS_NETNS_MODE, RDMA_ATTR_NET_NS_FD = 66, 68
 _NETNS_MODE_EXCLUSIVE = 0
-RDMA_NL_GROUP_NOTIFY = 4
-"""Multicast group of devices and their network interfaces that come and go (Linux 6.12). Renames are reported
-by uevents and by rtnetlink."""
 
 
 def read_netns_exclusive(warnings: list[str]) -> bool:
@@ -64,41 +56,6 @@ def read_netns_exclusive(warnings: list[str]) -> bool:
 def _is_exclusive(answer: Message) -> bool:
     found = parse_attributes(answer.payload, 0, frozenset({RDMA_ATTR_SYS_NETNS_MODE}))
     return found.get(RDMA_ATTR_SYS_NETNS_MODE, b"\1")[:1] == bytes([_NETNS_MODE_EXCLUSIVE])
-
-
-def open_rdma_notifications() -> socket.socket | None:
-    """Open a non-blocking socket for :func:`parse_rdma_changes`; ``None`` without RDMA.
-
-    An older kernel accepts the membership and never sends anything.
-    """
-    try:
-        sock = open_raw_socket(NETLINK_RDMA)
-    except KernelError:
-        return None
-    try:
-        sock.setblocking(False)
-        sock.bind((0, 0))
-        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RDMA_NL_GROUP_NOTIFY)
-    except OSError:
-        sock.close()
-        return None
-    return sock
-
-
-def parse_rdma_changes(chunk: bytes) -> Changes:
-    """What a datagram of RDMA notifications names: devices (``mlx5_0``), and the interfaces on them.
-
-    Raises:
-        KernelError: it is malformed.
-    """
-    changes = Changes()
-    for _, _, _, payload in parse_messages(chunk):
-        found = parse_attributes(payload, 0, frozenset({RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX}))
-        name = found.get(RDMA_ATTR_DEV_NAME, b"").rstrip(b"\0").decode(errors="replace")
-        link = found.get(RDMA_ATTR_NDEV_INDEX, b"")
-        links = frozenset({int(struct.unpack("=I", link)[0])} if len(link) == 4 else ())
-        changes |= Changes(links, hardware=frozenset({name})) if name else EVERYTHING
-    return changes
 
 
 def attach_rdma(identity: RdmaIdentity, pod: NetworkNamespace) -> bool:
@@ -307,3 +264,89 @@ def _named(names: tuple[str, ...], value: bytes) -> str:
 
 def _u32(value: bytes) -> int | None:
     return int(struct.unpack("=I", value)[0]) if len(value) == 4 else None
+
+
+# --- defaults of ``rdma_cm``: the version of RoCE, and the type of service, of each port ---------------
+# An administrator sets them in configfs, in a folder made for it (``rdma_cm/mlx5_0/ports/1``). They belong to
+# the connection manager's client of the device, which is removed and added again when the device changes its
+# network namespace: what was set is lost then. The folder is a view, by name and of any namespace, and may be
+# created for a read (``drivers/infiniband/core/cma_configfs.c``). Without configfs or the folder ``rdma_cm``
+# the settings do not exist.
+
+_FILES = ("default_roce_mode", "default_roce_tos")
+_OPERATION = "rdma-cm"
+
+
+def read_cm_defaults(rdma_device: str) -> Mapping[str, str]:
+    """What each port of a device has, by ``1/default_roce_mode``; empty if the kernel does not report it."""
+    try:
+        with _open_folder(rdma_device) as ports:
+            return dict(_iter_files(ports)) if ports is not None else {}
+    except (OSError, KernelError) as error:
+        if error.errno != errno.ENODEV:  # rdma_cm does not serve the device (EFA)
+            report_unreadable(rdma_device, "rdma_cm", _explain(error, rdma_device, "read"))
+        return {}
+
+
+def restore_cm_defaults(rdma_device: str, wanted: Mapping[str, str]) -> list[str]:
+    """Write what differs; returns one line for each that could not be written."""
+    if not wanted:
+        return []
+    try:
+        with _open_folder(rdma_device) as ports:
+            if ports is None:
+                return [f"rdma_cm of {rdma_device}: its folder in configfs is gone"]
+            return list(_iter_refusals(ports, rdma_device, wanted))
+    except (OSError, KernelError) as error:
+        return [_explain(error, rdma_device, "restore").message]
+
+
+def _iter_files(ports: Path) -> Iterator[tuple[str, str]]:
+    """A port of InfiniBand has neither a mode nor a type of service."""
+    for port in sorted(ports.iterdir()):
+        for file in _FILES:
+            with suppress(OSError):
+                yield f"{port.name}/{file}", Path(port, file).read_text().strip()
+
+
+def _iter_refusals(ports: Path, rdma_device: str, wanted: Mapping[str, str]) -> Iterator[str]:
+    found = dict(_iter_files(ports))
+    for name, value in wanted.items():
+        if found.get(name) == value:
+            continue
+        try:
+            Path(ports, name).write_text(value)
+        except OSError as error:
+            what = f"rdma_cm {name} of {rdma_device}"
+            yield f"{what}: wanted {value}, found {found.get(name, 'nothing')}: {error.strerror}"
+
+
+@contextmanager
+def _open_folder(rdma_device: str) -> Iterator[Path | None]:
+    """The ports of a device; the folder is taken away again where it was not there.
+
+    Raises:
+        OSError: the folder could not be made.
+        KernelError: configfs could not be mounted.
+    """
+    with open_configfs() as root:
+        if root is None or not Path(root, "rdma_cm").is_dir():
+            yield None
+            return
+        folder = Path(root, "rdma_cm", rdma_device)
+        was_there = folder.is_dir()
+        folder.mkdir(exist_ok=True)
+        try:
+            yield folder / "ports"
+        finally:
+            if not was_there:
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def _explain(error: OSError | KernelError, rdma_device: str, what: str) -> KernelError:
+    if isinstance(error, KernelError):
+        return error
+    number = error.errno or errno.EIO
+    text = f"{what} rdma_cm's defaults of {rdma_device}: {error.strerror}"
+    return KernelError(text, errno=number, operation=_OPERATION)

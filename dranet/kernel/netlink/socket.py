@@ -1,4 +1,4 @@
-"""Raw netlink sockets: framing, attributes, dumps, pipelined requests.
+"""Raw netlink sockets: framing, attributes, dumps, pipelined requests; and why the kernel refuses.
 
 This module speaks netlink (``Documentation/userspace-api/netlink/intro.rst``) with the kernel and knows no
 family: links and routes are in ``rtnl``, RDMA in ``rdma``. It is written for bulk: attributes are
@@ -7,18 +7,19 @@ decoded flat and only those that were asked for, and several requests go out in 
 
 from __future__ import annotations
 
-import errno as errno_numbers
+import errno
+import logging
 import os
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
 
 from dranet.errors import KernelError
-from dranet.kernel.refusals import explain_refusal
 
 # linux/netlink.h
 NETLINK_ROUTE = 0
@@ -197,7 +198,7 @@ def kernel_error(
     """Name a refusal: what was tried, on which link, the errno and the kernel's own text if it gave one; and
     what the driver lacks, where it may not do it: the capability ``needs``, or the system call itself."""
     what = f"{operation} {link}".strip()
-    name = errno_numbers.errorcode.get(number, str(number))
+    name = errno.errorcode.get(number, str(number))
     return KernelError(
         f"{what}: {text or os.strerror(number)} ({name})",
         errno=number,
@@ -296,7 +297,7 @@ class NetlinkSocket:
             if payloads is not None:
                 return payloads
         raise kernel_error(
-            errno_numbers.EINTR, "the table kept changing while it was read", request.operation, request.link
+            errno.EINTR, "the table kept changing while it was read", request.operation, request.link
         )
 
     def dump_start(self, request: Request, is_past: Callable[[bytes], bool]) -> list[bytes]:
@@ -314,7 +315,7 @@ class NetlinkSocket:
                 if answered != sequence:
                     continue
                 if flags & NLM_F_DUMP_INTR:
-                    raise kernel_error(errno_numbers.EINTR, "", request.operation, request.link)
+                    raise kernel_error(errno.EINTR, "", request.operation, request.link)
                 if kind in (NLMSG_DONE, NLMSG_ERROR):
                     number, text = parse_error(payload, flags, done=kind == NLMSG_DONE)
                     if number:
@@ -359,7 +360,7 @@ class NetlinkSocket:
             except OSError as error:
                 raise kernel_error(error.errno or 0, "", "receive netlink answer") from error
             if flags & socket.MSG_TRUNC:
-                raise kernel_error(errno_numbers.EMSGSIZE, "", "receive netlink answer")
+                raise kernel_error(errno.EMSGSIZE, "", "receive netlink answer")
             if sender[0] == 0:  # the kernel; a process could write to our port too
                 return bytes(memoryview(self._buffer)[:size])
 
@@ -441,3 +442,90 @@ def parse_family(payload: bytes, name: str) -> int:
     if len(family) != _U16.size:
         raise KernelError(f"the kernel's answer about netlink family {name} has no number")
     return int(_U16.unpack(family)[0])
+
+
+# --- refusals: which of root's rights this process lacks -----------------------------------------------
+# ``capabilities(7)``, ``seccomp(2)``; read from ``/proc`` when something was refused, and by the doctor.
+
+CAPABILITIES = {"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "SYS_ADMIN": 21}
+"""Numbers of ``linux/capability.h``; those that the driver uses."""
+
+_REFUSED = (errno.EPERM, errno.EACCES)
+_SECCOMP_FILTER = 2
+_STATUS = Path("/proc/thread-self/status")
+
+
+class Rights(Struct, frozen=True):
+    """Rights of a thread in ``/proc/PID/status``."""
+
+    capabilities: int
+    """The effective ones, by bit."""
+    is_filtered: bool
+    """A seccomp profile is in force."""
+    may_gain: bool
+    """A program that it starts could have more rights (``no_new_privs`` is not set)."""
+
+    def has(self, capability: str) -> bool:
+        return bool(self.capabilities >> CAPABILITIES[capability] & 1)
+
+
+def read_rights(status: Path = _STATUS) -> Rights:
+    """
+    Raises:
+        OSError: procfs is not mounted.
+    """
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    return Rights(
+        int(fields.get("CapEff", "0"), 16),
+        int(fields.get("Seccomp", "0")) == _SECCOMP_FILTER,
+        int(fields.get("NoNewPrivs", "0")) == 0,
+    )
+
+
+def explain_refusal(number: int, capability: str, call: str = "") -> str:
+    """Return the fix of a refusal: the missing capability, or the seccomp profile that may block ``call``.
+    Empty if neither can be the cause.
+
+    A profile answers with ENOSYS (the driver's own) or EPERM; without one ENOSYS is an old kernel's.
+    """
+    if number not in (*_REFUSED, errno.ENOSYS):
+        return ""
+    try:
+        rights = read_rights()
+    except (OSError, ValueError):
+        return ""
+    if number in _REFUSED and not rights.has(capability):
+        return f"the driver lacks CAP_{capability}: add it to the capabilities of its container"
+    if call and rights.is_filtered:
+        return f"its seccomp profile may not let {call} through: use the one of dranet seccomp"
+    return ""
+
+
+def is_refusal(number: int | None) -> bool:
+    """Whether an errno means that this process is not permitted, not that the kernel does not support it."""
+    if number == errno.ENOSYS:
+        try:
+            return read_rights().is_filtered
+        except (OSError, ValueError):
+            return False
+    return number in _REFUSED
+
+
+# --- settings that a driver fails to report -------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+_reported: set[tuple[str, str]] = set()
+
+
+def report_unreadable(link: str, part: str, error: KernelError) -> None:
+    """Log a failed read once for each link and part. EOPNOTSUPP means a driver without such settings.
+
+    Raises:
+        KernelError: the link is gone (ENODEV).
+    """
+    if error.errno == errno.ENODEV:
+        raise error
+    if error.errno != errno.EOPNOTSUPP and (link, part) not in _reported:
+        _reported.add((link, part))
+        log.warning("not recorded and not restored: %s", error.message)

@@ -1,8 +1,8 @@
-"""Reading attributes of the kernel's pseudo file systems (sysfs, procfs) below a root that may be moved.
+"""The kernel's pseudo file systems: attributes in sysfs and procfs, the node's ``/proc``, network sysctls.
 
 A fact that the kernel does not give is empty or ``None``; a file that ought to be readable and is not
-becomes one line of ``warnings``, so that one odd device never hides the others. The rules of sysfs are in
-``Documentation/filesystems/sysfs.rst``; ``_NO_FACT`` lists the errors that mean "no such fact".
+becomes one line of ``warnings``, so that one odd device never hides the others
+(``Documentation/filesystems/sysfs.rst``).
 
 The files are considered hostile: out-of-tree drivers fill them, and the root may be a tree made by hand.
 Every read is bounded, never blocks, and returns text that a log and a JSON document can hold.
@@ -11,14 +11,21 @@ Every read is bounded, never blocks, and returns text that a log and a JSON docu
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
+from dranet.errors import KernelError
+from dranet.kernel.netlink.socket import kernel_error
 from dranet.model.facts import CharDevice
+from dranet.model.workload import Processor
 
 _NO_FACT = frozenset(
     {
@@ -293,3 +300,249 @@ def nearest_pci_address(home: str) -> str:
         if _PCI_ADDRESS.fullmatch(component):
             return component
     return ""
+
+
+# --- the node's ``/proc`` ------------------------------------------------------------------------------
+# A container's own has only its processes, and its sysctls are read-only. The root is set once at the start
+# from the setting ``procfs_root``; readers of hardware facts get it as an argument. What the root does not
+# have (a tree made by hand has no sysctls) is read from the driver's own ``/proc``.
+
+_OWN = Path("/proc")
+_OF_PROCESS = re.compile(r"/proc/(\d+/.*)")
+
+
+class _NodeProc:
+    root = _OWN
+
+
+def use_node_proc(root: Path) -> None:
+    """From now on the node's ``/proc`` is looked for at ``root``."""
+    _NodeProc.root = root
+    _find.cache_clear()
+
+
+def find_node_proc(part: str) -> str:
+    """The path of a part of it: ``sys/net``."""
+    return _find(_NodeProc.root, part)
+
+
+def find_path_of_process(path: str) -> str:
+    """Translate a path from the runtime (``/proc/PID/ns/net``). In a container, the driver's own ``/proc``
+    has other processes with the same numbers: 1 is the driver itself, on the node's network."""
+    found = _OF_PROCESS.fullmatch(path)
+    if found and os.path.lexists(_NodeProc.root / "self"):  # a tree made by hand has no processes
+        return str(_NodeProc.root / found.group(1))
+    return path
+
+
+@cache
+def _find(root: Path, part: str) -> str:
+    return str((root if (root / part).exists() else _OWN) / part)
+
+
+# --- boot -----------------------------------------------------------------------------------------------
+
+
+def read_boot_id(procfs_root: Path) -> str:
+    """The kernel's random id of this boot (``random(4)``), 36 characters.
+
+    Raises:
+        KernelError: it cannot be read.
+    """
+    path = procfs_root / "sys/kernel/random/boot_id"
+    try:
+        boot_id = path.read_text().strip()
+    except OSError as error:
+        raise KernelError(
+            f"{path}: {error.strerror}",
+            errno=error.errno or 0,
+            operation="read boot id",
+            hint=f"mount the node's /proc at {procfs_root}, read-only, or set --procfs-root to where it is",
+        ) from error
+    if not boot_id:
+        raise KernelError(f"{path}: empty", operation="read boot id")
+    return boot_id
+
+
+def read_uptime(procfs_root: Path) -> float:
+    """Seconds since the machine has booted (``proc_uptime(5)``); infinite if unknown."""
+    try:
+        return float((procfs_root / "uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return math.inf
+
+
+def read_boot_clock() -> float:
+    """Seconds since boot, including suspends: the same clock after a restart of the driver, independent of
+    the time of day."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# --- processor ------------------------------------------------------------------------------------------
+
+_VENDOR, _FAMILY, _MODEL = "vendor_id", "cpu family", "model"
+
+
+def read_processor(procfs_root: Path) -> Processor:
+    """Read the first processor (``proc_cpuinfo(5)``). Missing fields are empty: ARM has other names."""
+    fields: dict[str, str] = {}
+    for line in PseudoFiles(procfs_root, []).whole_text("cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.removeprefix(" "))
+    return Processor(
+        fields.get(_VENDOR, ""), parse_number(fields.get(_FAMILY, "")), parse_number(fields.get(_MODEL, ""))
+    )
+
+
+# --- network sysctls (``Documentation/networking/ip-sysctl.rst``) --------------------------------------
+# They are those of the network namespace of the thread that opens them, so a caller enters the namespace
+# first; where ``/proc`` is mounted does not matter. A file is opened by path and read at once: Prepare reads
+# a hundred for each link.
+
+SYSCTLS = "sys/net"
+"""Below ``/proc``."""
+LINK_FOLDERS = ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh")
+"""Each has a folder for each link."""
+
+_NO_LINK = frozenset({"all", "default", ".", ".."})
+"""In each of ``LINK_FOLDERS``, but of the whole namespace; a link of such a name has no folder of its own."""
+
+_COARSE = frozenset({"base_reachable_time", "retrans_time", "unres_qlen"})
+"""Rounded forms of ``base_reachable_time_ms``, ``retrans_time_ms`` and ``unres_qlen_bytes``: writing them
+would lose the exact value."""
+
+_READ_BYTES = 4096
+_WRITABLE_BY_ANY = 0o222
+
+
+def read_sysctl(path: str) -> str:
+    """The value of ``ipv4/conf/eth1/forwarding``, without the line's end.
+
+    Raises:
+        KernelError: the file does not exist, or its value cannot be read (EIO: ``stable_secret`` without
+        one).
+    """
+    try:
+        return _read_file(_locate(path))
+    except OSError as error:
+        raise _refusal("read-sysctl", path, error) from error
+
+
+def write_sysctl(path: str, value: str) -> str:
+    """Write one file, by its path below ``/proc/sys/net``; returns the previous value, empty if it
+    cannot be read.
+
+    Raises:
+        KernelError: no such file, a value that it does not take whole, or ``/proc/sys`` is read-only.
+    """
+    full = _locate(path)
+    before = _read_if_readable(full) or ""
+    try:
+        _write_file(full, value.encode())
+    except OSError as error:
+        raise _refusal("set-sysctl", path, error, f" to {value!r}") from error
+    return before
+
+
+def _write_file(full: str, value: bytes) -> None:
+    descriptor = os.open(full, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        if not value or os.write(descriptor, value) != len(
+            value
+        ):  # the kernel accepts an empty write and does nothing
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    finally:
+        os.close(descriptor)
+
+
+def read_link_sysctls(ifname: str) -> dict[str, str]:
+    """Return the writable sysctls of one link, by ``ipv4/conf/rp_filter``: the key omits the link's own
+    folder.
+
+    Omits files that are read-only or unreadable, and those that are only the rounded form of another. Empty
+    for a link that does not exist.
+    """
+    if not ifname or "/" in ifname or ifname in _NO_LINK:
+        return {}
+    found: dict[str, str] = {}
+    for folder in LINK_FOLDERS:
+        with suppress(
+            OSError
+        ):  # the link has no such part (IPv6 is off, or its MTU is too small), or is gone
+            found |= _read_folder(folder, ifname)
+    return found
+
+
+def link_sysctl_path(ifname: str, key: str) -> str:
+    """The path for :func:`write_sysctl` of a key of :func:`read_link_sysctls`."""
+    folder, _, name = key.rpartition("/")
+    return f"{folder}/{ifname}/{name}"
+
+
+def _read_folder(folder: str, ifname: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    place = os.open(f"{find_node_proc(SYSCTLS)}/{folder}/{ifname}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in _list_settable(folder):
+            value = _read_if_readable(name, place)
+            if value is not None:
+                found[f"{folder}/{name}"] = value
+    finally:
+        os.close(place)
+    return found
+
+
+@cache
+def _list_settable(folder: str) -> tuple[str, ...]:
+    """The files that every link has in this folder, as seen on ``lo``: the kernel has one list for all.
+
+    Raises:
+        OSError: the kernel has no such folder (and is asked again the next time).
+    """
+    with os.scandir(f"{find_node_proc(SYSCTLS)}/{folder}/lo") as entries:
+        return tuple(
+            entry.name
+            for entry in entries
+            if entry.name not in _COARSE and entry.stat().st_mode & _WRITABLE_BY_ANY
+        )
+
+
+def _read_if_readable(path: str, folder: int | None = None) -> str | None:
+    try:
+        return _read_file(path, folder)
+    except OSError:
+        return None
+
+
+def _read_file(path: str, folder: int | None = None) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.read(descriptor, _READ_BYTES).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
+
+
+def _locate(path: str) -> str:
+    """The full path of one that stays below the root. The names of links may have dots.
+
+    Raises:
+        KernelError: it would leave ``/proc/sys/net`` (EINVAL).
+    """
+    parts = path.split("/")
+    if any(part in {"", ".", ".."} or "\0" in part for part in parts):
+        raise KernelError(
+            f"sysctl {path!r} is not a path below /proc/sys/net", errno=errno.EINVAL, operation="set-sysctl"
+        )
+    return f"{find_node_proc(SYSCTLS)}/{path}"
+
+
+def _refusal(operation: str, path: str, error: OSError, detail: str = "") -> KernelError:
+    refusal = kernel_error(error.errno or 0, "", f"{operation} {path}{detail}")
+    refusal.operation = operation
+    if error.errno == errno.EROFS:
+        root = find_node_proc(SYSCTLS)
+        refusal.hint = (
+            f"{root} is read-only for the driver: mount the node's /proc/sys/net into its container, "
+            "writable, at sys/net below --procfs-root"
+        )
+    return refusal

@@ -9,7 +9,7 @@ import pytest
 from dranet.cli.doctor import examine as doctor_rights
 from dranet.cli.doctor.examine import judge_rights, parse_mount_points
 from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN
-from dranet.kernel.refusals import CAPABILITIES, Rights
+from dranet.kernel.netlink.socket import CAPABILITIES, Rights
 from dranet.model.findings import Severity, find_worst
 from dranet.security.context import CAPABILITIES as WANTED
 from dranet.security.context import Capability

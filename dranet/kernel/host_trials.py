@@ -1,13 +1,78 @@
-"""Kernel messages about NICs, RDMA, PCIe and GPUs (``/dev/kmsg``), for a support bundle."""
+"""What ``dranet doctor`` asks of the running kernel: calls that the driver needs, and its messages.
+
+A seccomp profile cannot be read back, so each call is tried where it changes nothing; names are those of the
+rules of the profile.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dranet.kernel.netlink.socket import kernel_error
+from dranet.errors import KernelError
+from dranet.kernel.discovery.programs import iter_program_ids
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_sysfs
+from dranet.kernel.netlink.socket import is_refusal, kernel_error, open_raw_socket
+
+_PROTOCOLS = (socket.NETLINK_ROUTE, 15, 16, 20)
+"""Routing, uevents, generic, RDMA; a kernel without one returns another error."""
+
+
+def try_calls() -> dict[str, str]:
+    """What the kernel refused, by the name of the rule in the profile: the refusal in words."""
+    return dict(_try_each())
+
+
+def _try_each() -> Iterator[tuple[str, str]]:
+    for name, call in _TRIALS.items():
+        try:
+            call()
+        except (KernelError, OSError) as error:
+            if is_refusal(error.errno):
+                yield name, str(error)
+
+
+def _enter_own_namespace() -> None:
+    with NetworkNamespace.current() as own:
+        own.run(lambda: None)
+
+
+def _open_netlink() -> None:
+    for protocol in _PROTOCOLS:
+        try:
+            open_raw_socket(protocol).close()
+        except KernelError as error:
+            if is_refusal(error.errno):
+                raise
+
+
+def _open_packet_socket() -> None:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0).close()
+
+
+def _list_programs() -> None:
+    next(iter_program_ids(), None)
+
+
+def _mount_own_sysfs() -> None:
+    with NetworkNamespace.current() as own, open_sysfs(own):
+        pass
+
+
+_TRIALS: dict[str, Callable[[], None]] = {
+    "socket-netlink": _open_netlink,
+    "setns": _enter_own_namespace,
+    "mount-sysfs": _mount_own_sysfs,
+    "bpf": _list_programs,
+    "socket-packet": _open_packet_socket,
+}
+
+
+# --- kernel messages about NICs, RDMA, PCIe and GPUs (``/dev/kmsg``), for a support bundle -------------
 
 KMSG = Path("/dev/kmsg")
 MOST_LINES = 2000

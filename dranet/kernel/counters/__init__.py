@@ -1,1 +1,0 @@
-"""Counters of links and RDMA ports, for metrics and for the health watch."""
