@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _choose(names: Sequence[str]) -> Sequence[str]:
-    """Without what this machine has not the means for, which is said. The private trees have no network."""
+    """Print and leave out what this machine cannot measure. The private trees have no network."""
     missing = set()
     for name, fetch in _FETCH.items():
         if name in names:

@@ -30,9 +30,9 @@ PREPARES = 100
 MEMORY_SAMPLES = 10
 LINKS = 1000
 SERVING_BOUND_MS = 350.0
-"""The budget, in absolute terms: a slow machine misses it, and the report says so."""
+"""The budget, in absolute terms: a slow machine misses it, and the report shows it."""
 IMPORTS_BOUND = 2.5
-"""Beside it, what does not depend on the machine's speed: how much we add to the libraries' own start."""
+"""What the driver adds to the libraries' own start; this does not depend on the machine's speed."""
 _BARE_IMPORTS = "import asyncio, grpc.aio, google.protobuf.message, prometheus_client"
 MEMORY_BOUND_MB = 60.0
 PARAMETERS = {
@@ -42,7 +42,7 @@ PARAMETERS = {
     "neighbors": [{"destination": "192.168.10.1", "hardwareAddr": "02:00:00:00:00:01"}],
     "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2},
 }
-"""Of the claim: some of everything, as decoding is what the first claim costs."""
+"""Some of every parameter, as decoding is what the first claim costs."""
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 

@@ -45,7 +45,7 @@ def run() -> Iterator[Result]:
 
 
 def _time(claim: Json, world: ClusterView) -> float:
-    """Processor time, of a calculation in one thread: what runs beside does not count."""
+    """Processor time of a calculation in one thread; other processes do not count."""
     started = time.process_time()
     explain(claim_subject(claim), ClusterView(world.slices, world.classes, world.claims, world.nodes))
     return (time.process_time() - started) * 1000

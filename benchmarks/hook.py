@@ -83,7 +83,7 @@ def _measure(names: Sequence[str], runs: int) -> tuple[list[float], list[float]]
 
 
 class _SilentAnnouncer(Announcer):
-    """Nobody to tell: the API server is not part of the hook."""
+    """Report to nothing: the API server is not part of the hook."""
 
     def __init__(self) -> None:
         pass

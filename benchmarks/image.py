@@ -30,7 +30,7 @@ BOUND = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start: from exec until ``/readyz`` says so."""
+    """One start: from exec until ``/readyz`` answers 200."""
 
     wall_ms: float
     cpu_ms: float

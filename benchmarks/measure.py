@@ -1,4 +1,4 @@
-"""Timing two things in turn, and saying it: medians, p99, the ratio pair by pair."""
+"""Time two things in turn and print medians, p99 and the ratio pair by pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _CPUCLOCK_SCHED = 2
-"""Of ``linux/posix-timers.h``."""
+"""From ``linux/posix-timers.h``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Whether the kernel can be made to move eight links at once: one after the other, in one batch, by threads.
 
 A link that changes its namespace waits until no CPU can still see it in the old one (a grace period of RCU),
-and the kernel waits with its lock over all links (RTNL) held: nobody's move can begin meanwhile, however it
+and the kernel waits with its lock over all links (RTNL) held: no other move can begin meanwhile, however it
 is asked for. Links are veth ends, and up.
 """
 

@@ -100,7 +100,7 @@ def fetch() -> None:
         LaneUnavailable: what is missing, by name.
         Unavailable: a package cannot be had.
     """
-    _KIT.append(local.prepare(build.say))
+    _KIT.append(local.prepare(build.print_progress))
 
 
 def run() -> Iterator[Result]:
@@ -182,7 +182,7 @@ class _Stage:
         self._chance = random.Random(SEED)
         self._meters = meters
         self._looked = 0.0
-        """When the kubelet last looked, as far as the end of a pod tells."""
+        """When the kubelet last looked, as far as the end of a pod shows."""
 
     async def measure(self) -> Lives:
         """The first round warms up and is not counted."""
@@ -280,7 +280,7 @@ def _template(kind: Kind) -> JsonObject:
 
 
 def _pod(name: str, kind: Kind) -> JsonObject:
-    """Its container ends at once when it is told to, so that an end is the cluster's time alone."""
+    """Its container ends at once when asked to, so that an end is the cluster's time alone."""
     container: JsonObject = {
         "name": "main",
         "image": "busybox",

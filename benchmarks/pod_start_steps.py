@@ -70,7 +70,7 @@ ENDS = (
     Step("kubelet: StopContainer", _RUNTIME, "operation_type", "stop_container"),
     Step("kubelet: StopPodSandbox", _RUNTIME, "operation_type", "stop_podsandbox"),
     Step("  driver: hook", _HOOKS, "method", "StopPodSandbox"),
-    Step("driver: devices given back", "dranet_detach_seconds"),
+    Step("driver: devices returned", "dranet_detach_seconds"),
     Step("kubelet: unprepare all claims", _DRA, "operation_name", "UnprepareResources"),
     Step("  call of NodeUnprepareResources", _CALLS, "method_name", f"{_SERVICE}/NodeUnprepareResources"),
     Step("    driver: Unprepare", "dranet_claim_unprepare_seconds"),

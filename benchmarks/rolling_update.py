@@ -38,7 +38,7 @@ def run() -> Iterator[Result]:
     yield _count("pods that did not come or go", len(damage.lost), most=0)
     yield _count("devices that were missing in a slice", lacking, most=0)
     yield _times("Prepare of a pod, as the kubelet sees it", damage.prepare_seconds, bound=PREPARE_BOUND_MS)
-    yield _times("start of a successor until it has the duties", [roll.ready_seconds for roll in rolls])
+    yield _times("start of a successor until it is the leader", [roll.ready_seconds for roll in rolls])
     yield _times("end of the old instance", [roll.stop_seconds for roll in rolls])
 
 

@@ -1,7 +1,7 @@
-"""A pod's start on a real containerd and runc: without NRI, with nobody there, with the driver, with NICs.
+"""A pod's start on a real containerd and runc: without NRI, without a plugin, with the driver, with NICs.
 
 A start is what the kubelet asks of the runtime: RunPodSandbox, CreateContainer, StartContainer, each timed
-over the CRI. Three containerds of one version run beside each other, so that all five kinds of start can be
+over the CRI. Three containerds of one version run at the same time, so that all five kinds of start can be
 mixed: one with NRI switched off, one with NRI and no plugin, one with the driver. One pod at a time. The
 kinds come in random order in each round, and a round's start with no plugin is what its others are compared
 with. Prepare comes before the sandbox and is no part of the start: it is shown by itself.
@@ -41,7 +41,7 @@ SEED = 6
 CALLS = ("RunPodSandbox", "CreateContainer", "StartContainer")
 
 SETTLE_SECONDS = 0.2
-"""Before each start, so that nobody is still busy with what was before it."""
+"""A pause before each start, so that nothing is still busy with the one before."""
 
 _HOOKS = "dranet_driver_nri_plugin_requests_latency_seconds_sum"
 
@@ -234,7 +234,7 @@ class _Stage:
             raise RuntimeError(f"a pod of kind {kind.title} has {len(found)} NICs")
 
     def _read_cdi_names(self) -> tuple[str, ...]:
-        """Of everything that is prepared, which is one pod's."""
+        """The devices of everything that is prepared, which belongs to one pod."""
         names = []
         for file in sorted(self.testbed.places.cdi_dir.glob("*.json")):
             spec = json.loads(file.read_text())

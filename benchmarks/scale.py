@@ -29,7 +29,7 @@ SCANS = 5
 NODES = 5000
 SETTLED_SECONDS = 20.0
 QUIET_SECONDS = 1.5
-"""Without a request for so long a phase is over."""
+"""A phase is over after this many seconds without a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Meter:
         self._sums, self._seen = Traffic(), 0
 
     async def read(self, title: str) -> Phase:
-        """Wait until the driver asks no more, and tell what it asked since the last reading."""
+        """Wait until the driver is quiet; return its requests since the last reading."""
         await self._wait_quiet()
         before, now = self._sums, self._testbed.server.traffic().get(USER_AGENT, Traffic())
         records = self._records()
@@ -186,7 +186,7 @@ def _as_cluster_row(phase: Phase) -> tuple[str, ...]:
 
 def main() -> int:
     """One node, then all of them, as tables in Markdown."""
-    logging.getLogger("dranet.cluster").setLevel(logging.ERROR)  # the testbed's own watches break, too
+    logging.getLogger("dranet.cluster").setLevel(logging.ERROR)  # the testbed's own watches break as well
     phases = asyncio.run(measure())
     print_table(
         ("phase", "requests", "bytes to the server", "bytes from it", "watch events", "calls"),

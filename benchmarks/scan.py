@@ -138,7 +138,7 @@ def _measure_growth(inventory: Inventory) -> Result:
 
 def _read_rss_mb() -> float:
     match = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert match is not None, "Linux tells every process its size"
+    assert match is not None, "Linux shows every process its size"
     return int(match[1]) / 1024
 
 

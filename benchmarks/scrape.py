@@ -70,7 +70,7 @@ def _make_pod(number: int, nics: int) -> NetworkNamespace:
 
 
 class _Claims:
-    """What the store, the inventory, the health watch and the verdicts say of so many pods."""
+    """What store, inventory, health watch and alignment checks hold for this many pods."""
 
     def __init__(self, pods: Iterable[int], nics: int) -> None:
         self.records = tuple(_build_claim(pod, nics) for pod in pods)
@@ -108,14 +108,14 @@ def _build_device(number: int, nic: int) -> PreparedDevice:
 
 async def _measure(namespaces: Mapping[str, NetworkNamespace], runs: int) -> list[Result]:
     claims = _Claims(range(PODS), NICS)
-    told = asyncio.Event()
-    links = PodLinks(lambda _: told.set())
+    reported = asyncio.Event()
+    links = PodLinks(lambda _: reported.set())
     with closing(links):
         for uid, netns in namespaces.items():
             links.follow(uid, netns)
         while sum(len(links.get_links(uid)) for uid in namespaces) < PODS * (NICS + 1):
-            await told.wait()
-            told.clear()
+            await reported.wait()
+            reported.clear()
         return await _compare(claims, links, namespaces, runs)
 
 

@@ -17,7 +17,7 @@ class LaneUnavailable(DranetError):
 
 
 class E2eFailed(DranetError):
-    """The cluster did not do what the suite asked of it; the text says what was seen."""
+    """The cluster did not do what the suite asked; the text describes what was seen."""
 
 
 class Hands(Protocol):
@@ -41,7 +41,7 @@ class Hands(Protocol):
 
 
 class NodeControl(Protocol):
-    """What a lane does with a node of its own that nobody could do with somebody's."""
+    """What a lane can do with its own node and not with a user's."""
 
     def hold_sandboxes(self, hold: bool) -> None:
         """Let sandboxes of pods wait between Prepare and the runtime's hook; or let them go on."""
@@ -65,11 +65,11 @@ class Access:
     node_name: str
     """The node that is looked at."""
     image: str
-    """Of the driver; the nodes have it or can pull it."""
+    """The driver's image; the nodes have it or can pull it."""
     pod_image: str
-    """Of the pods that claim NICs; it has ``sleep``."""
+    """The image of the pods that claim NICs; it has ``sleep``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the driver, over those of the manifests."""
+    """Settings of the driver, over those of the manifests."""
     host_paths: Mapping[str, str] = field(default_factory=dict)
     """Places on the node that are put in the place of those of the manifests."""
     mounts: Sequence[str] = ()
@@ -81,6 +81,6 @@ class Access:
     log_file: Path | None = None
     """Where the driver's log is, if the lane keeps one: a file, or a kubelet's folder of pods' logs."""
     may_replace: bool = False
-    """Somebody has said that a driver which is installed there may be replaced, and go at the end."""
+    """The user allows an installed driver to be replaced and removed at the end."""
     patience: float = 1.0
     """How many times the scenarios' time limits a step may take here."""

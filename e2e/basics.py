@@ -1,7 +1,7 @@
 """What every cluster can show, whatever hardware it has: a NIC's way from the installation to the removal.
 
 Install, slices, a claim for the first NIC that is free, the interface inside the pod, the condition, the
-give-back, an update with surge, and everything away again. Steps and their words are told as a scenario's.
+return of the NICs, an update with surge, and removal. Steps and their output are reported as a scenario's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECONDS = 30.0
 _POLL_SECONDS = 0.2
 _RESOURCE = "resource.k8s.io/v1"
 _IDENTITIES = ((DRIVER_NAME, "ifName"), (DRIVER_NAME, "rdmaDevice"), ("resource.kubernetes.io", "pciBusID"))
-"""Attributes, by domain: the first one that a NIC has tells it from every other of the node."""
+"""Attributes, by domain: the first one that a NIC has distinguishes it from all others of the node."""
 
 
 class NoFreeNic(E2eFailed):
@@ -49,18 +49,18 @@ class Basics:
             ("Install the manifests, and wait for the driver on the node", self._install),
             ("What it publishes for the node", self._expect_slices),
             ("A pod that claims one NIC, whichever is free", partial(self._run_pod, _POD)),
-            ("The claim says that it is ready, and what it is called inside", self._expect_ready),
+            ("The claim's status is ready and has the name inside the pod", self._expect_ready),
             ("The interface inside the pod", self._expect_interface),
             ("An update with surge; the pod keeps its NIC", self._roll),
-            ("A pod that starts after the update, on the NIC that the first one gave back", self._take_over),
+            ("A pod that starts after the update, on the NIC that the first one returned", self._take_over),
             ("Its pod goes", partial(self._delete_pod, _NEXT_POD)),
         ]
         for title, work in steps:
-            if not await execution.perform(title, partial(self._in_time, work)):
+            if not await execution.perform(title, partial(self._with_deadline, work)):
                 return False
         return True
 
-    async def _in_time(self, work: Callable[[], Awaitable[Lines]]) -> Lines:
+    async def _with_deadline(self, work: Callable[[], Awaitable[Lines]]) -> Lines:
         try:
             async with asyncio.timeout(_SECONDS * self.cluster.access.patience):
                 return await work()
@@ -93,7 +93,7 @@ class Basics:
         (claim,) = await self.cluster.fetch_pod_claims(name)
         (result,) = claim["status"]["allocation"]["devices"]["results"]
         if self.device not in ("", result["device"]):
-            raise E2eFailed(f"pod {name} got {result['device']}, not {self.device}, which was given back")
+            raise E2eFailed(f"pod {name} got {result['device']}, not {self.device}, which was returned")
         self.device = result["device"]
         return (f"pod {name} runs with {self.device}",)
 
@@ -122,9 +122,9 @@ class Basics:
         return (f"{INTERFACE}: up mtu {found[0]['mtu']}",)
 
     async def _roll(self) -> Lines:
-        said = await self.cluster.driver.roll(_SECONDS * self.cluster.access.patience)
+        lines = await self.cluster.driver.roll(_SECONDS * self.cluster.access.patience)
         await self._expect_ready()
-        return (said, *await self._expect_interface())
+        return (lines, *await self._expect_interface())
 
     async def _take_over(self) -> Lines:
         """The next pod asks for that very NIC, whatever else is free: its claim waits until the first one's
@@ -158,7 +158,7 @@ def _is_gpu(device: JsonObject) -> bool:
 
 
 def _read_attribute(device: JsonObject, domain: str, name: str) -> str:
-    """Its text; empty if there is none. A driver may leave its own domain out."""
+    """Its text, or an empty string. A driver may leave its own domain out."""
     attributes = device.get("attributes", {})
     own = attributes.get(name, {}) if domain == DRIVER_NAME else {}
     return str(attributes.get(f"{domain}/{name}", own).get("string", ""))

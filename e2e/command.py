@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         help=f"{basics.NAME}, scenarios by name, {SCENARIOS} (all), {TESTS}, {UPGRADE}; default: everything",
     )
     parser.add_argument(
-        "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, as the environment says"
+        "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, from the environment"
     )
     options = parser.parse_args(arguments)
     never_fail_to_print()
@@ -101,7 +101,7 @@ def _walk_in_trees(open_lane: OpenLane, reach: Reach, names: Sequence[str], book
         code = run_isolated(partial(_walk_part, open_lane, part, book))
         if code >= BY_SIGNAL:
             return code
-        if code:  # our own mistake; what it said of it stands above
+        if code:  # our own mistake; its message is above
             name = part.name if part else basics.NAME
             book.note(Outcome(name, Became.FAILED, f"the suite itself ended with exit code {code}"))
     return 0
@@ -132,7 +132,7 @@ def _run_cluster(names: Sequence[str], book: Book) -> int:
 def _run_upgrade(book: Book) -> int:
     """The upgrade, or a note of what it needs."""
     try:
-        kit, newer = local.prepare_upgrade(build.say)
+        kit, newer = local.prepare_upgrade(build.print_progress)
     except LaneUnavailable as missing:
         book.note(
             Outcome(UPGRADE, Became.SKIPPED, f"{missing} ({missing.hint})" if missing.hint else str(missing))

@@ -1,4 +1,4 @@
-"""Hands on a node whose processes can be seen: this machine's, or a node that is a container here.
+"""Acts on a node whose processes can be seen: this machine's, or a node that is a container here.
 
 A pod's processes are found by its uid in their cgroups, as kubelet and runtime name them under either cgroup
 driver; its network namespace is that of any of them. Talks to procfs through ordinary programs, which is the

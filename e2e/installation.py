@@ -1,6 +1,6 @@
 """The plain manifests of ``deploy/`` with an image and settings of the suite's: what it installs.
 
-Pure but for reading the files. The DaemonSet is what users get; only the image, the settings, the one node
+Pure except for reading the files. The DaemonSet is what users get; only the image, the settings, the one node
 that it is for and, where a lane has made the hardware up, the places of ``/proc`` and ``/sys`` are others.
 """
 

@@ -2,7 +2,7 @@
 
 The node is a container, whose kernel is this machine's: it gets a NIC for the suite from ``docker exec``, a
 dummy link, which is enough for everything that the basics show. ``KEEP=1`` leaves the cluster. One that is
-there already is somebody's, perhaps an earlier run's, and stays.
+there already belongs to the user, perhaps an earlier run's, and stays.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def check_programs() -> None:
 
 
 def check_no_cluster() -> None:
-    """Of our name, which would be deleted at the end.
+    """A cluster with our name, which would be deleted at the end.
 
     Raises:
         LaneUnavailable: there is one.
@@ -114,9 +114,9 @@ def _cluster(folder: Path) -> Iterator[Path]:
 
 def _find_image(folder: Path) -> tuple[str, Sequence[str]]:
     """The driver's image, and how kind takes it: built unless ``E2E_IMAGE`` names one that Docker has."""
-    if given := os.environ.get("E2E_IMAGE", ""):
-        _call("docker", "image", "inspect", "--format", "{{.Id}}", given)
-        return given, ("docker-image", given)
+    if archive := os.environ.get("E2E_IMAGE", ""):
+        _call("docker", "image", "inspect", "--format", "{{.Id}}", archive)
+        return archive, ("docker-image", archive)
     return image.NAME, ("image-archive", str(image.build_archive(folder / "image")))
 
 

@@ -1,7 +1,7 @@
 """The lane of a cluster that is there: everything through its API server, on the hardware that it has.
 
-What asks for a layout of hardware, or for hands on the node, is skipped by name. A cluster that has the
-driver already is not touched unless somebody says so. What will be done to it is said before it is done.
+What asks for a layout of hardware, or for access to the node, is skipped by name. A cluster that has the
+driver already is not touched unless the user allows it. What will be done to it is printed first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def run(names: Sequence[str], book: Book) -> None:
         raise LaneUnavailable("KUBECONFIG does not name one file", hint="KUBECONFIG=FILE make e2e")
     if not image:
         raise LaneUnavailable(
-            "E2E_IMAGE does not say which image of the driver the nodes can pull",
+            "E2E_IMAGE does not name the image of the driver the nodes can pull",
             hint="build one with `make image`, push it, and name it: E2E_IMAGE=registry.example.com/dranet:1",
         )
     await run_on(Path(file), image, LANE, names, book)
@@ -97,7 +97,7 @@ async def find_node(api: ApiClient, wanted: str) -> str:
     """The node to look at: the one that is named, or the first that takes pods.
 
     Raises:
-        LaneUnavailable: there is none.
+        LaneUnavailable: no kubeconfig is found.
     """
     nodes = (await api.list(paths.NODES)).get("items", ())
     fit = [node["metadata"]["name"] for node in nodes if _takes_pods(node)]
@@ -115,10 +115,10 @@ def _takes_pods(node: JsonObject) -> bool:
 
 
 async def ask_before_installing(api: ApiClient) -> bool:
-    """Somebody's driver is not replaced in passing. Whether one may be.
+    """Return whether an installed driver may be replaced.
 
     Raises:
-        LaneUnavailable: there is one, and nobody says that it may go.
+        LaneUnavailable: a driver is installed, and the user does not allow to remove it.
     """
     if os.environ.get(_YES) == "1":
         return True
@@ -132,6 +132,6 @@ async def ask_before_installing(api: ApiClient) -> bool:
     ):
         raise LaneUnavailable(
             f"{found} is there already; e2e would install over it and take it away at the end",
-            hint=f"use another cluster, or say {_YES}=1",
+            hint=f"use another cluster, or set {_YES}=1",
         )
     return True

@@ -1,6 +1,6 @@
 """A cluster behind a kubeconfig, as what a scenario is walked on.
 
-Everything goes through the API server, except what only the node can tell (inside a pod, its own links),
+Everything goes through the API server, except what only the node knows (inside a pod, its own links),
 which the lane's hands look at. What the suite makes, it takes away again: pods first, then the driver, then
 its namespace.
 """
@@ -37,7 +37,7 @@ _SLICES = f"/apis/{_RESOURCE}/resourceslices"
 
 class LiveCluster:
     """Implements :class:`~testbed.scenario.counterpart.Counterpart`; ``async with`` makes the suite's
-    namespace and takes away at the end what was made. ``with_classes``: install the DeviceClasses, too."""
+    namespace and takes away at the end what was made. ``with_classes``: also install the DeviceClasses."""
 
     def __init__(self, access: Access, *, with_classes: bool = False) -> None:
         self.access = access
@@ -146,8 +146,8 @@ class LiveCluster:
         return await asyncio.to_thread(self.access.layout.snapshot)
 
     async def _make(self, item: JsonObject) -> JsonObject:
-        """Apply it, and remember it before: an answer that nobody waits for any more leaves it there. What is
-        somebody else's outside the namespace is left alone."""
+        """Apply it, and remember it before: a call that was cancelled may still have made it. What is
+        another owner's outside the namespace is left alone."""
         path = path_of(item)
         if not is_namespaced(item):
             await check_ours(self.api, item)
@@ -155,7 +155,7 @@ class LiveCluster:
         return await self.api.apply(path, item, field_manager=MANAGER)
 
     async def _clean_up(self) -> None:
-        """Pods and claims while the driver is there to give back, then the driver, then the namespace."""
+        """Pods and claims while the driver is there to return NICs, then the driver, then the namespace."""
         for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
             for path in [path for path, item in self._made.items() if item["kind"] == kind]:
                 with suppress_not_found():
@@ -185,13 +185,13 @@ def _claims_of(item: JsonObject) -> list[str]:
 
 
 def _namespace(name: str) -> JsonObject:
-    """Its pods ask for no rights, and say nothing of those that they could do without."""
+    """Its pods ask for no rights and drop none."""
     labels = {MARK: "true", "pod-security.kubernetes.io/enforce": "baseline"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 async def find_installed(api: ApiClient) -> str:
-    """Which installation of the driver there is already; empty if there is none."""
+    """The installation of the driver that is there already, or an empty string."""
     found = await api.list(collection("apps/v1", "DaemonSet"), label_selector="app.kubernetes.io/name=dranet")
     names = [
         f"DaemonSet {item['metadata']['namespace']}/{item['metadata']['name']}"

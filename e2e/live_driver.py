@@ -212,7 +212,7 @@ def read_restarts(pod: JsonObject) -> int:
 
 
 def read_exit_code(pod: JsonObject) -> int | None:
-    """Of the first container, once it has ended."""
+    """The first container's exit code, once it has ended."""
     for status in pod.get("status", {}).get("containerStatuses", ()):
         ended = status.get("state", {}).get("terminated")
         return int(ended["exitCode"]) if ended else None

@@ -1,4 +1,4 @@
-"""Pods as the API server tells of them, and what is inside them as the hands on the node find it."""
+"""Pods as the API server shows them, and what the node shows inside them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class LivePods:
         except ClusterError as error:
             return f"pod {pod}: {error}"
         events = await self.fetch_events(pod)
-        said = "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in events[-3:])
-        return f"pod {pod} is {status.get('phase', 'unknown').lower()}: {said or 'no Event about it'}"
+        reported = "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in events[-3:])
+        return f"pod {pod} is {status.get('phase', 'unknown').lower()}: {reported or 'no Event about it'}"
 
     async def fetch_events(self, name: str) -> list[JsonObject]:
         answer = await self._api.list(_EVENTS, field_selector=f"involvedObject.name={name}" if name else "")

@@ -69,7 +69,7 @@ def on_node(name: str) -> JsonObject:
 
 def fit(item: JsonObject, image: str) -> JsonObject:
     """A scenario's object for a real cluster: in the suite's namespace, or marked; containers of ``image``,
-    which is not pulled where it is there, and which end at once when they are told to."""
+    which is not pulled where it is there, and which end at once when asked to."""
     fitted = copy.deepcopy(item)
     metadata = fitted["metadata"]
     if is_namespaced(item):

@@ -1,4 +1,4 @@
-"""What on a cluster is the suite's: told by a label, looked at before anything is written."""
+"""What on a cluster belongs to the suite: marked by a label, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def check_ours(api: ApiClient, item: JsonObject, *, may_replace: bool = Fa
     installation of the driver.
 
     Raises:
-        E2eFailed: it is somebody else's.
+        E2eFailed: it belongs to another owner.
     """
     with suppress_not_found():
         there = await api.get(path_of(item))

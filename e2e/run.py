@@ -1,4 +1,4 @@
-"""Walks what a lane can be asked, tells it as it happens, and keeps what became of each part."""
+"""Runs what a lane supports, prints each step as it happens, and keeps the result of each part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from e2e import basics
 from e2e.access import Access
 from e2e.basics import Basics
 from e2e.live_cluster import LiveCluster
-from e2e.table import Reach, find_obstacle
+from e2e.table import Reach, find_blocker
 from testbed.cli.narration import choose_storyteller
 from testbed.debian.packages import Unavailable
 from testbed.node.hardware import Hardware, load_hardware
@@ -66,10 +66,10 @@ class Book:
 
 
 def choose(names: Sequence[str]) -> list[Scenario]:
-    """Those of the names, or all; ``basics`` is none of them.
+    """Those of the names, or all; ``basics`` is not a scenario.
 
     Raises:
-        InvalidFile: an unknown name; says which are known.
+        InvalidFile: an unknown name; the known ones are named.
     """
     chosen = [name for name in names if name != basics.NAME]
     return [
@@ -81,7 +81,7 @@ def note_skipped(scenarios: Sequence[Scenario], reach: Reach, book: Book) -> lis
     """Those that can be walked; the others are noted with what they need."""
     left = []
     for scenario in scenarios:
-        if why := find_obstacle(scenario, reach):
+        if why := find_blocker(scenario, reach):
             book.note(Outcome(scenario.name, Became.SKIPPED, why))
         else:
             left.append(scenario)

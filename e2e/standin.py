@@ -1,7 +1,7 @@
 """The lane without a cluster: the testbed's stand-ins, reached through a kubeconfig as any cluster is.
 
 It shows that the suite itself is right, on every machine and in CI: the API server, scheduler, controllers,
-kubelet and container runtime are played; the driver, the kernel and its links are real.
+kubelet and container runtime are stand-ins; the driver, the kernel and its links are real.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a cluster does with the driver's DaemonSet, played on the stand-in's one node.
+"""What a cluster does with the driver's DaemonSet, on the stand-in's one node.
 
 The controller makes pods and rolls them with surge; the kubelet's part is to start the ordinary driver as a
 process for each of them, with the settings file of the ConfigMap and the variables of the pod spec, to probe
 it, to start it again when it ends, and to end it with SIGTERM. Knows the API server and processes, and
-nothing of the suite. Not played: images, mounts, rights; those are proven with a real runtime elsewhere.
+nothing of the suite. Not covered: images, mounts, rights; those are proven with a real runtime elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.1
 _SETTINGS = "settings.yaml"
 _VARIABLE = "DRANET_"
 _FIELDS = {"spec.nodeName": "node", "metadata.uid": "uid"}
-"""What of the downward API is played."""
+"""The part of the downward API that is supported."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class _Instance:
 
     @property
     def is_known_ready(self) -> bool:
-        """What its written status says. The controller has nothing else to go by: who acts on the probe
-        itself could end an old pod before anybody can read that the new one is ready."""
+        """Whether its written status is ready, which is all that a controller knows. One that acted on
+        the probe could end an old pod before a reader sees that the new one is ready."""
         written = self.written.get("containerStatuses", ())
         return self.ending is None and any(status["ready"] for status in written)
 
@@ -160,7 +160,7 @@ class StandInDaemonSets:
         return _Instance(pod, template, process, folder / "ready")
 
     def _read_environment(self, pod: JsonObject, uid: str) -> Iterator[tuple[str, str]]:
-        """Variables that are settings; what of the downward API is not played is left out."""
+        """Variables that are settings; what the downward API does not support here is left out."""
         known = {"node": self._node, "uid": uid}
         for variable in pod["spec"]["containers"][0].get("env", ()):
             name = variable["name"].removeprefix(_VARIABLE).lower()

@@ -15,16 +15,16 @@ from testbed.scenario.scenario import Action, Scenario, known_scenarios, load_sc
 _WITH_CONTROL: Mapping[type[Action], str] = {
     actions.HoldSandboxes: "sandboxes can be held on a node of the suite's own alone",
     actions.ReleaseSandboxes: "sandboxes can be held on a node of the suite's own alone",
-    actions.WaitPodPrepared: "nobody can see from outside that a pod is prepared and has no sandbox yet",
+    actions.WaitPodPrepared: "from outside it is not visible that a pod is prepared and has no sandbox yet",
     actions.StartVendorDriver: "a vendor's GPU driver is started on a node of the suite's own alone",
     actions.AddDevicePlugin: "a device plugin is started on a node of the suite's own alone",
 }
 
 _WITH_HANDS: Mapping[type[Action], str] = {
-    actions.KillDriver: "nobody can send SIGKILL on the node",
-    actions.ExpectInPod: "nobody can look into a pod's network namespace on the node",
-    actions.ExpectContainer: "nobody can look into a container on the node",
-    actions.ExpectNodeLink: "nobody can look at the node's links",
+    actions.KillDriver: "no access to the node: cannot send SIGKILL",
+    actions.ExpectInPod: "no access to the node: cannot look into a pod's network namespace",
+    actions.ExpectContainer: "no access to the node: cannot look into a container",
+    actions.ExpectNodeLink: "no access to the node: cannot look at its links",
 }
 
 
@@ -39,8 +39,8 @@ class Reach:
     """It has what :class:`~e2e.access.NodeControl` can do."""
 
 
-def find_obstacle(scenario: Scenario, reach: Reach) -> str:
-    """Why a scenario cannot be walked, with the step that says so; empty if it can."""
+def find_blocker(scenario: Scenario, reach: Reach) -> str:
+    """Why a scenario cannot run, with the step that prevents it; empty if it can."""
     missing = {
         **({} if reach.has_control else _WITH_CONTROL),
         **({} if reach.has_hands else _WITH_HANDS),
@@ -59,7 +59,7 @@ def describe_table(lanes: Mapping[str, Reach]) -> str:
     """Every scenario by every kind of lane, as the documentation has it."""
     rows = [["scenario", *lanes], ["---"] * (len(lanes) + 1)]
     rows += [
-        [scenario.name, *(find_obstacle(scenario, reach) or "runs" for reach in lanes.values())]
+        [scenario.name, *(find_blocker(scenario, reach) or "runs" for reach in lanes.values())]
         for scenario in map(load_scenario, (path.stem for path in known_scenarios()))
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

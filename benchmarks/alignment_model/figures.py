@@ -4,7 +4,7 @@ The experiment (A. Ojea, arXiv 2506.23628): two nodes of 8 B200, a pod of a GPU 
 once aligned and once with the GPU that the device plugin happened to choose. In the model a run goes at
 ``near`` or ``far`` speed, aligned with the chance of 1 in 8 that the paper gives. ``near`` is the mean of the
 aligned runs, ``far`` is what makes the mean of the others come out. Nothing is left to fit: the *spread* of
-the others, which the paper gives too, says whether the model is any good.
+the others, which the paper gives too, shows whether the model is any good.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ EXPERIMENTS = (
 )
 
 ONE_IN_EIGHT = Fraction(1, 8)
-"""As the paper says: one choice decides."""
+"""As in the paper: one choice decides."""
 BOTH_ENDS = Fraction(1, 64)
 """The rival: both pods choose by themselves, and the run is as slow as the slower end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the model says of one experiment, with ``chance`` of being aligned."""
+    """The model's result for one experiment, with ``chance`` of being aligned."""
 
     experiment: Experiment
     chance: Fraction
@@ -91,7 +91,7 @@ def _draw_sd(draw: random.Random, experiment: Experiment, far: float, aligned: f
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """GB/s of a job whose NICs are near, or of which one at least is far: what was run, and who says so."""
+    """GB/s of a job whose NICs are near, or of which one at least is far: what was run, and the source."""
 
     near: float
     far: float

@@ -28,7 +28,7 @@ TITLES = {
 }
 
 _NEAR_ON_ONE_NUMA_NODE = ("mi300x",)
-"""Where the published figures tell NUMA nodes apart, and not switches."""
+"""The published figures distinguish NUMA nodes, not switches."""
 _NICS_PER_GPU = {"aws-p5": 4}
 
 
@@ -58,7 +58,7 @@ class Machine:
         return min(len(self.gpus), len(self.nics) // self.nics_per_gpu)
 
     def distances(self, gpus: tuple[int, ...], nics: tuple[int, ...]) -> tuple[Distance | None, ...]:
-        """Of each NIC of a job to its GPU, as a library like NCCL would use them: the best pairing."""
+        """The distance from each NIC of a job to its GPU in the best pairing, as NCCL would use them."""
         key = tuple(sorted(gpus)), tuple(sorted(nics))
         if key not in self._pairs:
             chosen = pair([self.nics[i] for i in key[1]], [self.gpus[i] for i in key[0]])

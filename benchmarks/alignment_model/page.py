@@ -49,7 +49,7 @@ def write_page(results: Json) -> str:
 
 
 def _headline(machine: Json) -> dict[str, str]:
-    """Of jobs of one GPU."""
+    """For jobs of one GPU."""
     row, near = machine["random"]["by_size"]["1"], machine["bandwidth"]["near"]
     return {
         "b200_aligned": _percent(row["aligned"][0]),

@@ -1,6 +1,6 @@
 """The results as a picture: an SVG without script or fonts of its own, for light and dark pages.
 
-Colours are of the palette of Okabe and Ito, which people tell apart who see few colours; every part is named
+Colours are of the palette of Okabe and Ito, which colour-blind people can distinguish; every part is named
 as well. It is narrow, so that a telephone shows it large enough. Widths of texts are those of the widest font
 that may draw them, so that none runs into another.
 """
@@ -18,7 +18,7 @@ WIDTH = 520
 _LEFT = 20
 _RIGHT = WIDTH - _LEFT
 _ROW, _THICK = 48, 20
-"""Of a machine: its name above its bar."""
+"""The machine's name above its bar."""
 _PLOT, _PLOT_WIDTH = 84, 390
 _SIZE_ROW = 44
 _FONT = "Arimo, 'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"
@@ -125,7 +125,7 @@ def _legend(used: list[int], y: float) -> tuple[list[str], float]:
 def _bandwidth(machine: Mapping[str, Any], top: float) -> tuple[list[str], float]:
     """Two rows for each size of job: aligned, and at random with one standard deviation each way; and where
     it ends."""
-    below = "Of a job's slowest NIC, GB/s; bar: one standard deviation"
+    below = "A job's slowest NIC, GB/s; bar: one standard deviation"
     lines = [*_head(top, 16, "Bandwidth on HGX B200", below)]
     rows = list(machine["random"]["by_size"])
     first = top + 36

@@ -1,7 +1,7 @@
 """Jobs come to a node, run and leave; each gets GPUs and NICs by one of the policies below.
 
-Arrivals are a Poisson process, running times are exponential, and who finds no room goes away (another node
-may have some). All randomness is of one seed. Replicas are independent, so intervals come from their spread.
+Arrivals are a Poisson process, running times are exponential, and a job that finds no room goes away (to
+another node). All randomness is of one seed. Replicas are independent, so intervals come from their spread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES = {1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}
 
 
 class Policy(StrEnum):
-    """Who chooses the devices of a job."""
+    """The part that chooses the devices of a job."""
 
     RANDOM = "random"
     """A device plugin for GPUs and one for NICs, which know nothing of each other: any that are free."""
@@ -47,7 +47,7 @@ class Placement:
 
     size: int
     levels: tuple[int, ...]
-    """Of each NIC to its GPU."""
+    """The distance from each NIC to its GPU."""
     is_near: bool
     """All of them are near enough."""
     is_possible: bool
@@ -88,7 +88,7 @@ class Node:
         self.gpus.difference_update(devices[0])
         self.nics.difference_update(devices[1])
 
-    def give_back(self, devices: Devices) -> None:
+    def release(self, devices: Devices) -> None:
         self.gpus.update(devices[0])
         self.nics.update(devices[1])
 
@@ -121,7 +121,7 @@ def run(machine: Machine, policy: Policy, replica: int, jobs: int = JOBS) -> lis
     for number in range(jobs + WARM_UP):
         now += draw.expovariate(rate)
         while running and running[0][0] <= now:
-            node.give_back(heapq.heappop(running)[2])
+            node.release(heapq.heappop(running)[2])
         (size,) = draw.choices(sizes, weights)
         wants_near = policy is Policy.ALIGNED or (policy is Policy.MIXED and draw.random() < 0.5)
         any_devices, near_devices = node.find_any(size, draw), node.find_near(size)
@@ -152,7 +152,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of independent values; 2.00 is Student's t for 60 of them."""
+    """For independent values; 2.00 is Student's t for 60 of them."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return Estimate(statistics.fmean(values), 2.00 * error)
 
@@ -165,7 +165,7 @@ def simulate(machine: Machine, policy: Policy) -> dict[str, object]:
 
 
 def _share_of_levels(replicas: Sequence[Sequence[Placement]]) -> dict[str, float]:
-    """Of all pairs of all jobs."""
+    """Over all pairs of all jobs."""
     counted = Counter(found for placed in replicas for job in placed for found in job.levels)
     return {str(found): round(counted[found] / counted.total(), 4) for found in sorted(counted)}
 
@@ -192,5 +192,5 @@ def _quantities(machine: Machine, jobs: Sequence[Placement]) -> Iterator[tuple[s
 
 
 def _bandwidth(machine: Machine, job: Placement) -> float:
-    """A collective goes at the pace of its slowest NIC."""
+    """A collective is as fast as its slowest NIC."""
     return machine.bandwidth.near if job.is_near else machine.bandwidth.far

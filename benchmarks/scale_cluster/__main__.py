@@ -1,7 +1,7 @@
 """The drivers of 1,000 nodes on a real API server and etcd: what each phase costs, and jobs with claims.
 
 Two processes run all drivers, each with its own connections and token (``drivers.py``). Everything shares
-one machine: seconds tell how long this machine is busy, while requests and bytes hold anywhere. It runs by
+one machine: seconds show how long this machine is busy, while requests and bytes hold anywhere. It runs by
 itself, ``python -m benchmarks.scale_cluster``, and prints the tables of ``docs/dev/scale.md``.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.scale_cluster.cluster import open_plane, populate
 from benchmarks.scale_cluster.counting import Traffic
 from benchmarks.scale_cluster.fleet import Fleet, open_fleet
 from benchmarks.scale_cluster.jobs import Job, run_jobs
-from benchmarks.scale_cluster.phases import Meter, Phase, say
+from benchmarks.scale_cluster.phases import Meter, Phase, print_progress
 from benchmarks.scale_cluster.tables import print_jobs, print_phases
 from e2e.access import LaneUnavailable
 from e2e.cluster import build
@@ -31,7 +31,7 @@ from testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 
 CANNOT_RUN_HERE = 3
 WATCHES = 2
-"""Of each driver: its own slices, and those of other drivers on a node with GPUs."""
+"""Watches of each driver: its own slices, and those of other drivers on a node with GPUs."""
 DRY_RUNS = 3
 """By which a driver asks what the server keeps: at its start, and when its watch was cut."""
 FEATURES_SECONDS = 300.0
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     size = Size(options.nodes, options.pods, options.idle_seconds)
     try:
-        kit = find_kit(build.say)
+        kit = find_kit(build.print_progress)
         return run_isolated(partial(_run, kit, size, options.output))
     except (LaneUnavailable, Unavailable, IsolationRefused) as missing:
         print(f"not measured: {missing}", file=sys.stderr)
@@ -77,7 +77,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(kit: ControlPlaneKit, size: Size, output: Path) -> int:
     """Measure in the private tree, print, and write."""
-    logging.getLogger("dranet.cluster").setLevel(logging.ERROR)  # our own watches end, too
+    logging.getLogger("dranet.cluster").setLevel(logging.ERROR)  # our own watches end as well
     phases, jobs = asyncio.run(_measure(kit, size))
     version = kit.kubernetes.version
     print(f"Kubernetes {version}, {size.nodes:,} nodes\n")
@@ -96,9 +96,9 @@ def _run(kit: ControlPlaneKit, size: Size, output: Path) -> int:
 
 
 async def _measure(kit: ControlPlaneKit, size: Size) -> tuple[list[Phase], list[Job]]:
-    say("starting the control plane ...")
+    print_progress("starting the control plane ...")
     async with open_plane(kit, WORK_DIR, _LOGS) as plane, plane.connect() as api:
-        say(f"creating {size.nodes:,} nodes with a pod of the driver each ...")
+        print_progress(f"creating {size.nodes:,} nodes with a pod of the driver each ...")
         tokens = await populate(api, size.names)
         log = _LOGS / "drivers.log"
         async with open_fleet(plane.plan.kubeconfig("admin"), tokens, log) as fleet:

@@ -1,6 +1,6 @@
 """A real control plane with the Nodes and the driver's pods of a large cluster, and no kubelet.
 
-Each node has a pod of the driver's service account, so that its token says which node it is for, and the
+Each node has a pod of the driver's service account, so that its token names its node, and the
 driver's roles and admission policies hold as they do in a cluster.
 """
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.measure import read_processor_seconds
 from benchmarks.scale_cluster.cluster import EVERYTHING, FIELD_MANAGER, UNLIMITED, each, start_controllers
-from benchmarks.scale_cluster.phases import PROGRAMS, say
+from benchmarks.scale_cluster.phases import PROGRAMS, print_progress
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType
 from dranet.cluster.watch import Snapshot, list_and_watch
@@ -91,9 +91,9 @@ async def run_jobs(plane: ControlPlane, api: ApiClient, pods: int) -> list[Job]:
         templates = {kind: await _make_template(plane, api, kind) for kind in kinds}
         await _run(plane, api, templates[kinds[-1]], 1)  # the caches are full then
         for kind in kinds:
-            say(f"a job of {pods} pods, {kind.title}, {limits.title} ...")
+            print_progress(f"a job of {pods} pods, {kind.title}, {limits.title} ...")
             seconds, processor = await _run(plane, api, templates[kind], pods)
-            say(f"  {seconds:.1f} s")
+            print_progress(f"  {seconds:.1f} s")
             jobs.append(Job(kind, limits, pods, seconds, processor))
     return jobs
 
@@ -149,7 +149,7 @@ async def _wait_placed(api: ApiClient, pods: int) -> None:
                 continue
             if item.object["spec"].get("nodeName"):
                 placed.add(item.object["metadata"]["name"])
-                say(f"  {len(placed)} of {pods} pods have a node", "\r")
+                print_progress(f"  {len(placed)} of {pods} pods have a node", "\r")
             if len(placed) >= pods:
                 return
 

@@ -93,7 +93,7 @@ class Meter:
         await self._plane.start_apiserver()
 
     async def _begin(self, title: str) -> None:
-        say(f"{title} ...")
+        print_progress(f"{title} ...")
         await self._fleet.order("begin_phase")
 
     async def _wait_over(self, before: Traffic, is_over: IsOver) -> tuple[float, Traffic]:
@@ -104,7 +104,9 @@ class Meter:
                 over = (over or time.time()) if is_over(traffic) else 0.0
                 if over and time.time() - max(over, traffic.last) > QUIET_SECONDS:
                     return over, traffic
-                say(f"  {traffic.requests.total():,} requests, {traffic.published:,} nodes published", "\r")
+                print_progress(
+                    f"  {traffic.requests.total():,} requests, {traffic.published:,} nodes published", "\r"
+                )
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _finish(
@@ -112,7 +114,7 @@ class Meter:
     ) -> Phase:
         after = self._read_processor()
         used = {name: after[name] - processor[name] for name in after}
-        say(f"  {traffic.requests.total():,} requests, {seconds:.1f} s")
+        print_progress(f"  {traffic.requests.total():,} requests, {seconds:.1f} s")
         return Phase(title, seconds, traffic, used, await asyncio.to_thread(_read_database))
 
     def _read_processor(self) -> dict[str, float]:
@@ -130,7 +132,7 @@ def _read_database() -> float:
     return next(sample.value for family in families for sample in family.samples if sample.name == _DATABASE)
 
 
-def say(text: str, end: str = "\n") -> None:
+def print_progress(text: str, end: str = "\n") -> None:
     """Show progress on standard error; a line that ends with a return is for terminals alone."""
     if end == "\n" or sys.stderr.isatty():
         print(text, end=end, file=sys.stderr, flush=True)

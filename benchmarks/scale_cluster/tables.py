@@ -52,7 +52,7 @@ def _count(requests: Counter[str], code: str) -> int:
 
 
 def _describe(requests: Counter[str], nodes: int) -> Iterator[str]:
-    """``2.0 list resourceslices``, whatever the answer said."""
+    """``2.0 list resourceslices``, whatever the answer was."""
     answered: Counter[str] = Counter()
     for key, count in requests.items():
         call, _, code = key.rpartition(" ")

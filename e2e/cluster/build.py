@@ -53,7 +53,7 @@ class Module:
 
     @property
     def link_flags(self) -> str:
-        """Strip the programs, and tell Kubernetes its version, which its release builds do the same way."""
+        """Strip the programs, and set Kubernetes' version as its release builds do."""
         if self.path != "k8s.io/kubernetes":
             return "-s -w"
         major, minor = self.version.split(".")[:2]
@@ -76,7 +76,7 @@ def choose_version() -> str:
     """``KUBE_VERSION``, or the newest.
 
     Raises:
-        LaneUnavailable: it is none of the known ones, which are named.
+        LaneUnavailable: it is unknown; the known ones are named.
     """
     known = known_versions()
     wanted = os.environ.get("KUBE_VERSION", "") or known[-1]
@@ -99,7 +99,7 @@ def build(module: Module, report: Report) -> Path:
     """The folder of the module's programs: cached, or built now. Blocking.
 
     Raises:
-        LaneUnavailable: there is no Go that is new enough, or the build fails; with the end of what Go said.
+        LaneUnavailable: there is no Go that is new enough, or the build fails; with the end of Go's output.
     """
     if (found := find_built(module)) is not None:
         return found
@@ -122,19 +122,19 @@ def find_go() -> str:
     """The path of a Go that is new enough.
 
     Raises:
-        LaneUnavailable: there is none on PATH.
+        LaneUnavailable: no Go is on PATH.
     """
     needed = ".".join(map(str, OLDEST_GO))
     hint = f"install Go {needed} or newer, or set KUBE_BIN_DIR to a folder of Kubernetes' programs"
     go = shutil.which("go")
     if go is None:
         raise LaneUnavailable("no Go on PATH, which builds Kubernetes' programs", hint=hint)
-    said = subprocess.run(
+    version = subprocess.run(
         [go, "env", "GOVERSION"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    match = re.match(r"go(\d+)\.(\d+)", said)
+    match = re.match(r"go(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < OLDEST_GO:
-        raise LaneUnavailable(f"{go} is {said or 'no working Go'}; Kubernetes needs {needed}", hint=hint)
+        raise LaneUnavailable(f"{go} is {version or 'no working Go'}; Kubernetes needs {needed}", hint=hint)
     return go
 
 
@@ -176,16 +176,16 @@ def _run_go(go: str, module: Module, output: Path, report: Report) -> None:
 def _follow(lines: Iterator[str], report: Report, every: float = 10.0) -> list[str]:
     """Report how many packages were compiled; return the last lines, which have the error if there is one."""
     tail: list[str] = []
-    compiled, said = 0, time.monotonic()
+    compiled, reported = 0, time.monotonic()
     for line in map(str.strip, lines):
         tail = [*tail[-7:], line]
         compiled += not line.startswith("go: downloading")
-        if time.monotonic() - said >= every:
-            said = time.monotonic()
+        if time.monotonic() - reported >= every:
+            reported = time.monotonic()
             report(f"  {compiled} packages compiled; {line}" if compiled else f"  {line}")
     return tail
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     sys.stdout.write(f"cluster: {text}\n")
     sys.stdout.flush()

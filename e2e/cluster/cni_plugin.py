@@ -2,7 +2,7 @@
 
 * It holds the sandboxes of pods while a file exists, as a slow network plugin would. The runtime runs it
   after the kubelet has had the pod's claims prepared and before it calls the NRI hook of RunPodSandbox.
-* At a pod's end it brings NICs home that the driver has not given back. The kernel does this for physical
+* At a pod's end it returns NICs that the driver has not returned. The kernel does this for physical
   NICs when the network namespace dies; the ends of veth pairs, which are the lane's NICs, would die with it.
 
 Pods on the host's network, the driver's among them, have no CNI.

@@ -56,35 +56,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    kit = local.prepare(build.say, options.version)
-    helm = build.build(build.HELM, build.say)
-    build.say(f"ready: {kit}, helm {build.HELM.version}")
-    build.say(f"programs are in {kit.control_plane.kubernetes.paths['kubelet'].parent} and {helm}")
+    kit = local.prepare(build.print_progress, options.version)
+    helm = build.build(build.HELM, build.print_progress)
+    build.print_progress(f"ready: {kit}, helm {build.HELM.version}")
+    build.print_progress(f"programs are in {kit.control_plane.kubernetes.paths['kubelet'].parent} and {helm}")
     return 0
 
 
 def _up(options: argparse.Namespace) -> int:
-    kit = local.prepare(build.say, options.version)
+    kit = local.prepare(build.print_progress, options.version)
     programs = [
         kit.control_plane.kubernetes.paths["kubelet"].with_name("kubectl"),
-        build.build(build.HELM, build.say) / "helm",
+        build.build(build.HELM, build.print_progress) / "helm",
     ]
     place = standing.default_place()
-    build.say(f"starting {kit}, {options.nodes} x {options.hardware} (15 s a node)")
+    build.print_progress(f"starting {kit}, {options.nodes} x {options.hardware} (15 s a node)")
     standing.start(place, kit, options.hardware, programs, options.nodes)
-    build.say("every node is ready. To use the cluster:")
+    build.print_progress("every node is ready. To use the cluster:")
     sys.stdout.write(
         f"\n  export KUBECONFIG={place.kubeconfig} PATH={place.bin}:$PATH\n  kubectl get nodes\n\n"
     )
     if not may_raise_limits():
-        build.say("this machine lacks CAP_SYS_RESOURCE: rdma.memlock is left out of DeviceClasses")
-    build.say(f"logs are in {place.logs}; make cluster-down ends it")
+        build.print_progress("this machine lacks CAP_SYS_RESOURCE: rdma.memlock is left out of DeviceClasses")
+    build.print_progress(f"logs are in {place.logs}; make cluster-down ends it")
     return 0
 
 
 def _down(_: argparse.Namespace) -> int:
     ended = standing.stop(standing.default_place())
-    build.say("ended; nothing is left but its logs" if ended else "there is none")
+    build.print_progress("ended; nothing is left but its logs" if ended else "no cluster runs")
     return 0
 
 
@@ -100,15 +100,15 @@ def _join(options: argparse.Namespace) -> int:
 
 
 def _test(options: argparse.Namespace) -> int:
-    kit = local.prepare(build.say, options.version)
-    build.say(f"tests on {kit}")
+    kit = local.prepare(build.print_progress, options.version)
+    build.print_progress(f"tests on {kit}")
     return run_tests(kit, options.pytest)
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    kit, newer = local.prepare_upgrade(build.say)
+    kit, newer = local.prepare_upgrade(build.print_progress)
     versions = ", ".join(one.kubernetes.version for one in newer)
-    build.say(f"an upgrade of {kit} to {versions}")
+    build.print_progress(f"an upgrade of {kit} to {versions}")
     return run_upgrade(kit, newer, options.pytest)
 
 

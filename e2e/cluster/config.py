@@ -18,10 +18,10 @@ from testbed.cluster import NODE_NAME
 
 SERVICE_NETWORK = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"
-"""Of the service ``kubernetes``: what pods are told to find the API server at."""
+"""Address of the service ``kubernetes``, where pods find the API server."""
 NODE_NETWORK = "10.97.0.0/24"
 NODE_ADDRESS = "10.97.0.1"
-"""Of the first node."""
+"""Address of the first node."""
 POD_NETWORK = "10.88.0.0/16"
 API_PORT = 443
 ETCD_URL = "http://127.0.0.1:2379"
@@ -141,7 +141,7 @@ def etcd_flags(plan: Plan) -> list[str]:
         f"--listen-peer-urls={_ETCD_PEERS}",
         f"--initial-advertise-peer-urls={_ETCD_PEERS}",
         f"--initial-cluster=e2e={_ETCD_PEERS}",
-        "--unsafe-no-fsync",  # of a cluster that nobody misses
+        "--unsafe-no-fsync",  # the cluster is thrown away
     ]
 
 
@@ -218,7 +218,7 @@ def kubelet_flags(plan: KubeletPlan) -> list[str]:
 
 
 def build_kubelet_config(plan: KubeletPlan) -> dict[str, Any]:
-    """Configure a kubelet whose node is a tree on somebody's machine: no rule about swap, eviction or version
+    """Configure a kubelet whose node is a tree on this machine: no rule about swap, eviction or version
     1 of cgroups. Pods have cgroups of their own, since by these the suite finds what is inside."""
     config: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -101,9 +101,9 @@ def find_kit(report: build.Report, version: str = "") -> ControlPlaneKit:
         LaneUnavailable: what is missing, by name.
         Unavailable: no etcd can be had.
     """
-    given = os.environ.get("KUBE_BIN_DIR", "")
+    programs = os.environ.get("KUBE_BIN_DIR", "")
     module = build.kubernetes(version or build.choose_version())
-    folder = Path(given).resolve() if given else build.build(module, report)
+    folder = Path(programs).resolve() if programs else build.build(module, report)
     if shutil.which("openssl") is None:
         raise LaneUnavailable("no openssl on PATH, which makes the certificate and the key of the accounts")
     return ControlPlaneKit(find_programs(folder), find_etcd(folder))

@@ -1,4 +1,4 @@
-"""An etcd: the one beside Kubernetes' programs, or the distribution's, fetched without installing it."""
+"""An etcd: the one next to Kubernetes' programs, or the distribution's, fetched without installing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find_etcd(folder: Path) -> Path:
     """The folder's own, a cached one, or a fetched one.
 
     Raises:
-        PackagesUnavailable: there is none, and none can be had.
+        PackagesUnavailable: etcd is missing and cannot be fetched.
     """
     own = folder / "etcd"
     return own if own.exists() else _ETCD.fetch()

@@ -25,7 +25,7 @@ def prepare() -> ClusterKit:
         LaneUnavailable: what is missing, by name.
         Unavailable: no etcd or no containerd can be had.
     """
-    return local.prepare(build.say)
+    return local.prepare(build.print_progress)
 
 
 def build_opener(kit: ClusterKit) -> OpenLane:

@@ -149,12 +149,12 @@ def prepare_upgrade(report: build.Report) -> tuple[ClusterKit, tuple[ControlPlan
 
 def find_image() -> Path:
     """``E2E_IMAGE`` names an archive; without it the image is built from this checkout."""
-    if given := os.environ.get("E2E_IMAGE", ""):
-        if not Path(given).is_file():
+    if archive := os.environ.get("E2E_IMAGE", ""):
+        if not Path(archive).is_file():
             raise LaneUnavailable(
-                f"E2E_IMAGE={given} is no file; this lane takes an archive of `make rootfs`"
+                f"E2E_IMAGE={archive} is no file; this lane takes an archive of `make rootfs`"
             )
-        return Path(given).resolve()
+        return Path(archive).resolve()
     return image.build_archive(Path(".cache/e2e-image").resolve())
 
 

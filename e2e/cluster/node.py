@@ -84,7 +84,7 @@ def check_uncovered(places: Iterable[Path]) -> None:
         for covered in (_VAR_LIB, _VAR_LOG):
             if place.resolve().is_relative_to(covered):
                 raise LaneUnavailable(
-                    f"{place} lies below {covered}, which this lane covers", hint="put it elsewhere"
+                    f"{place} is below {covered}, which this lane covers", hint="put it elsewhere"
                 )
 
 
@@ -129,7 +129,7 @@ async def boot_node(
 
 
 def cover_machine(folder: Path, logs: Path, logs_here: Path) -> None:
-    """What a kubelet writes, for nobody but the tree. ``logs`` stay, and are seen at ``logs_here``."""
+    """What a kubelet writes, for the tree alone. ``logs`` stay, and are seen at ``logs_here``."""
     (logs / "pods").mkdir(parents=True, exist_ok=True)
     bind(logs, logs_here)
     mount_tmpfs(_VAR_LIB)

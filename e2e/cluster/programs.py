@@ -20,7 +20,7 @@ KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "ku
 _POLL_SECONDS = 0.1
 _END_SECONDS = 15.0
 _LAST_SECONDS = 5.0
-"""At the end of the cluster: an API server waits for its watches, and nobody misses them."""
+"""At the end of the cluster: an API server waits for its watches, which are of no use any more."""
 _TAIL_LINES = 6
 
 
@@ -44,8 +44,8 @@ def find_programs(folder: Path) -> Found:
         raise LaneUnavailable(f"KUBE_BIN_DIR={folder} has no {', '.join(missing)}")
     versions = {name: read_version(path) for name, path in paths.items()}
     if len(set(versions.values())) > 1:
-        said = ", ".join(f"{name} {version}" for name, version in versions.items())
-        raise LaneUnavailable(f"the programs of {folder} are of different versions: {said}")
+        named = ", ".join(f"{name} {version}" for name, version in versions.items())
+        raise LaneUnavailable(f"the programs of {folder} are of different versions: {named}")
     version = versions["kubelet"]
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         raise LaneUnavailable(f"{folder} has Kubernetes {version}; the driver needs 1.34 or newer")
@@ -53,10 +53,10 @@ def find_programs(folder: Path) -> Found:
 
 
 def read_version(program: Path) -> str:
-    """What ``--version`` says: ``Kubernetes v1.36.2``, ``etcd Version: 3.5.16``.
+    """The output of ``--version``: ``Kubernetes v1.36.2``, ``etcd Version: 3.5.16``.
 
     Raises:
-        LaneUnavailable: it does not run here, or says something else.
+        LaneUnavailable: it does not run here, or prints something else.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=True)
@@ -64,7 +64,7 @@ def read_version(program: Path) -> str:
         raise LaneUnavailable(f"{program} --version: {error}") from error
     match = re.search(r"\bv?(\d+\.\d+\.\d+)", done.stdout)
     if match is None:
-        raise LaneUnavailable(f"{program} --version says {done.stdout.strip()!r}")
+        raise LaneUnavailable(f"{program} --version prints {done.stdout.strip()!r}")
     return match[1]
 
 

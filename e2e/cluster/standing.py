@@ -73,7 +73,7 @@ def is_up(place: Place) -> bool:
 
 
 def start(place: Place, kit: ClusterKit, hardware: str, programs: list[Path], nodes: int) -> None:
-    """Start the process of the cluster and pass on what it says until every node is ready.
+    """Start the process of the cluster and pass on its output until every node is ready.
 
     Raises:
         E2eFailed: one runs already, or it does not come up.
@@ -106,7 +106,7 @@ def start(place: Place, kit: ClusterKit, hardware: str, programs: list[Path], no
 
 
 def stop(place: Place) -> bool:
-    """End it and wait until all of it is gone; false where there was none.
+    """End it and wait until all of it is gone; false where no cluster ran.
 
     Raises:
         E2eFailed: it is still there after a minute and a half.
@@ -125,7 +125,7 @@ def stop(place: Place) -> bool:
 def serve(place: Place, hardware: str, kit: ClusterKit, nodes: int) -> int:
     """Run the cluster until SIGTERM; called in the process that :func:`start` makes."""
     with _hold(place), socket.create_server(("127.0.0.1", 0)) as listener:
-        # The socket is the machine's; whoever has it in the tree accepts there what the machine sends.
+        # The socket is the machine's; a process that holds it in the tree accepts what the machine sends.
         return run_isolated(lambda: run_in_order(_serve(place, hardware, kit, listener, nodes)))
 
 
@@ -193,7 +193,7 @@ def _link_programs(place: Place, programs: list[Path]) -> None:
 
 @contextmanager
 def _hold(place: Place) -> Iterator[None]:
-    """Say by a lock that the cluster runs; it goes with the process, however that ends."""
+    """Mark by a lock that the cluster runs; it goes with the process, however that ends."""
     with place.lock.open("wb") as file:
         if not _try_lock(file):
             raise E2eFailed("the cluster is up already")

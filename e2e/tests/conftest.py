@@ -50,7 +50,7 @@ async def cluster(pytestconfig: pytest.Config) -> AsyncIterator[LocalCluster]:
 
 
 def choose_options(version: str) -> Options:
-    """What is on by default from 1.36 is switched on before it, too."""
+    """What is on by default from 1.36 is also switched on before it."""
     is_old = tuple(map(int, version.split(".")[:2])) < (1, 36)
     own = described_node.choose_options(version)
     gates = dict.fromkeys(GATES, True) if is_old else {}

@@ -59,7 +59,7 @@ def _build_definition(kind: str, schema: Schema) -> dict[str, Any]:
 
 
 def _make_structural(schema: Schema) -> Schema:
-    """Write it as an API server takes it: its objects are closed without saying so."""
+    """Write it as an API server takes it: its objects are implicitly closed."""
     made = {key: value for key, value in schema.items() if key not in ("additionalProperties", "required")}
     if made.get("type") == ["string", "integer"]:
         return {"x-kubernetes-int-or-string": True}

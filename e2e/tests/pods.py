@@ -51,7 +51,7 @@ async def find_difference(live: LiveCluster, before: HostState) -> str:
 
 
 class PodMaker:
-    """Pods of one namespace. Every pod ends at once when it is told to."""
+    """Pods of one namespace. Every pod ends at once when asked to."""
 
     def __init__(self, live: LiveCluster, namespace: str) -> None:
         self.live = live
@@ -97,7 +97,7 @@ class PodMaker:
         return "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in answer["items"])
 
     async def wait_unscheduled(self, name: str) -> None:
-        """Until the scheduler has said that the pod finds no node."""
+        """Wait until the scheduler reports that the pod finds no node."""
         await self.wait_event(name, "FailedScheduling")
         assert not (await self.get(name))["spec"].get("nodeName")
 
@@ -116,7 +116,7 @@ class PodMaker:
         return await self._api.get(f"{self._claims}/{name}")
 
     async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete it and wait until its object is gone. With ``force`` nobody waits for the kubelet."""
+        """Delete it and wait until its object is gone. ``force`` does not wait for the kubelet."""
         await self._api.delete(f"{self._pods}/{name}", grace_period_seconds=0 if force else None)
         await self.wait_gone(name)
 
@@ -151,7 +151,7 @@ class PodMaker:
         return [link["ifname"] for link in json.loads(text) if link["ifname"] not in _IGNORED]
 
     async def wait_health(self, name: str, health: str) -> JsonObject:
-        """Until the kubelet says so of the pod's devices; the pod."""
+        """Wait until the kubelet reports it of the pod's devices; return the pod."""
 
         async def look() -> JsonObject | None:
             pod = await self.get(name)

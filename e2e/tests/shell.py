@@ -33,27 +33,27 @@ class Shell:
             "PATH": ":".join([*map(str, folders), os.environ["PATH"]]),
         }
 
-    async def run(self, command: str, given: str = "") -> str:
+    async def run(self, command: str, stdin: str = "") -> str:
         """Return what it prints.
 
         Raises:
-            E2eFailed: its exit code is not 0; with what it says.
+            E2eFailed: its exit code is not 0; with its output.
         """
-        code, said, complaint = await self._finish(command, given)
+        code, output, complaint = await self._finish(command, stdin)
         if code:
-            raise E2eFailed(f"{command}: exit code {code}: {complaint or said}")
-        return said
+            raise E2eFailed(f"{command}: exit code {code}: {complaint or output}")
+        return output
 
     async def fail(self, command: str) -> str:
-        """Return what a command says that has to fail."""
-        code, said, complaint = await self._finish(command, "")
-        assert code, f"{command}: {said}"
-        return said + complaint
+        """Return the output of a command that has to fail."""
+        code, output, complaint = await self._finish(command, "")
+        assert code, f"{command}: {output}"
+        return output + complaint
 
-    async def _finish(self, command: str, given: str) -> tuple[int | None, str, str]:
+    async def _finish(self, command: str, stdin: str) -> tuple[int | None, str, str]:
         async with self._start(command, stderr=PIPE) as process, asyncio.timeout(_SECONDS):
-            said, complaint = await process.communicate(given.encode())
-        return process.returncode, said.decode(), complaint.decode()
+            output, complaint = await process.communicate(stdin.encode())
+        return process.returncode, output.decode(), complaint.decode()
 
     @asynccontextmanager
     async def ping(self, namespace: str, pod: str, address: str) -> AsyncIterator[None]:
@@ -63,8 +63,8 @@ class Shell:
         async with self._start(command, stderr=STDOUT) as process:
             await _read_until(process, b"bytes from")
             yield
-            said, _ = await process.communicate(b"\n")
-        assert b", 0% packet loss" in said, said.decode()[-400:]
+            output, _ = await process.communicate(b"\n")
+        assert b", 0% packet loss" in output, output.decode()[-400:]
 
     @asynccontextmanager
     async def _start(self, command: str, stderr: int) -> AsyncIterator[Process]:
@@ -87,16 +87,16 @@ class Shell:
 
 async def _read_until(process: Process, text: bytes) -> None:
     assert process.stdout is not None
-    said = b""
+    output = b""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             while line := await process.stdout.readline():
-                said += line
+                output += line
                 if text in line:
                     return
     except TimeoutError:
         pass
-    raise E2eFailed(f"it did not say {text.decode()!r}, but: {said.decode()}")
+    raise E2eFailed(f"expected {text.decode()!r}, but got: {output.decode()}")
 
 
 def _find_programs(cluster: LocalCluster) -> list[Path]:

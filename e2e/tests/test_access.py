@@ -1,4 +1,4 @@
-"""What anybody expects of a cluster before the driver is there: a node that is ready, logs, exec."""
+"""What users expect of a cluster before the driver is there: a node that is ready, logs, exec."""
 
 from __future__ import annotations
 

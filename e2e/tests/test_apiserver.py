@@ -31,7 +31,7 @@ _NOT_ITS_CLAIM = (
     "the driver may not change the allocation or the consumers of a claim",
     'cannot patch resource "resourceclaims/binding"',
 )
-"""What the admission policies of ``deploy/`` say; any other refusal could hide that they would let it pass.
+"""The message of the admission policies of ``deploy/``; any other refusal could hide that they let it pass.
 From 1.36 the server refuses the last by itself (``DRAResourceClaimGranularStatusAuthorization``)."""
 _NOT_ITS_DEVICE = (
     "the driver may write only the device entries of dra.net on the node that it runs on",

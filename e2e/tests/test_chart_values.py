@@ -43,8 +43,8 @@ class Chart:
     async def render(self, values: JsonObject) -> list[str]:
         """Return the text of each object."""
         async with self._free:
-            said = await self._shell.run(self._template, json.dumps(values))
-        return [text for text in re.split(r"^---\n", said, flags=re.MULTILINE) if text.strip()]
+            output = await self._shell.run(self._template, json.dumps(values))
+        return [text for text in re.split(r"^---\n", output, flags=re.MULTILINE) if text.strip()]
 
     async def send(self, texts: Sequence[str]) -> Mapping[str, JsonObject]:
         """Return what the server answers to each of them."""

@@ -19,8 +19,8 @@ from testbed.vendor import VendorDriver
 
 VENDOR = "other.example.com"
 OTHER_HARDWARE = "two-nic"
-"""Of the other driver: GPUs at addresses that the node does not have, so that those of the node stay ours."""
-SOMEBODY = "kubectl"
+"""GPUs of the other driver, at addresses that the node does not have, so that those of the node stay ours."""
+OTHER_MANAGER = "kubectl"
 """A field manager that is not the driver's."""
 
 
@@ -33,7 +33,7 @@ class TestSlices:
         (after,) = await _wait_devices(live, before)
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
 
-    async def test_devices_that_somebody_takes_over_by_force_are_repaired_and_a_label_stays(
+    async def test_devices_taken_over_by_force_are_repaired_and_a_label_stays(
         self, api: ApiClient, live: LiveCluster
     ) -> None:
         (before,) = await live.fetch_slices()
@@ -44,13 +44,13 @@ class TestSlices:
             "spec": {**before["spec"], "devices": before["spec"]["devices"][:1]},
         }
         path = paths.resource_slice(before["metadata"]["name"])
-        taken = await api.apply(path, edited, field_manager=SOMEBODY)
+        taken = await api.apply(path, edited, field_manager=OTHER_MANAGER)
         assert len(taken["spec"]["devices"]) == 1
         (after,) = await _wait_devices(live, before)
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
         assert after["metadata"]["labels"] == {"example.com/by": "hand"}
 
-    async def test_a_slice_that_somebody_adds_in_the_drivers_name_is_deleted(
+    async def test_a_slice_added_in_the_drivers_name_is_deleted(
         self, api: ApiClient, live: LiveCluster
     ) -> None:
         (before,) = await live.fetch_slices()
@@ -78,10 +78,10 @@ async def test_the_driver_takes_its_entry_back_and_leaves_those_of_others_alone(
 
     ours = {**nic, "conditions": [_build_condition("Ready", "False")]}
     with pytest.raises(ClusterError) as refused:
-        await _apply(api, pods, SOMEBODY, ours, force=False)
+        await _apply(api, pods, OTHER_MANAGER, ours, force=False)
     assert refused.value.reason is Reason.API_CONFLICT
     seen = _build_condition("example.com/Seen", "True")
-    await _apply(api, pods, SOMEBODY, {**ours, "conditions": [*ours["conditions"], seen]})
+    await _apply(api, pods, OTHER_MANAGER, {**ours, "conditions": [*ours["conditions"], seen]})
     assert not await _is_ready(pods)
 
     await live.driver.kill(stays_away=False)

@@ -1,4 +1,4 @@
-"""The driver installed as the documentation says, by the real kubectl and the real helm.
+"""The driver installed as documented, by the real kubectl and the real helm.
 
 Each installation is the administrator's own: the cluster has none before and none afterwards.
 """
@@ -36,7 +36,7 @@ kubectl patch clusterrole dranet --type=json --patch '[{"op": "remove", "path": 
 kubectl -n dranet-system patch configmap dranet --patch '{"data": {"settings.yaml": "log_level: error"}}'
 """
 _COMPARE = "helm get manifest dranet --namespace dranet-system | kubectl diff -f -"
-"""Its exit code is 1 where an object is not what the release says."""
+"""Its exit code is 1 where an object differs from the release."""
 _WRONG_VALUES = {
     "settings.log_level=loud": "at '/settings/log_level': value must be one of",
     "settings.lgo_level=debug": "at '/settings': additional properties 'lgo_level' not allowed",
@@ -44,7 +44,7 @@ _WRONG_VALUES = {
     "settings.driver_name=nic.example.com": "settings.driver_name: this release runs with dra.net",
     "namespace.create=true": 'Namespace "dranet-system" in namespace "" exists and cannot be imported',
 }
-"""A value and what helm says about it: by the schema, by the chart's own checks, and by its own rules."""
+"""A value and helm's message about it: by the schema, by the chart's own checks, and by its own rules."""
 _IGNORED = re.compile(r" kube-node-lease | test-[0-9]+\b")
 _WITHDRAWN_SECONDS = 90.0
 """The kubelet withdraws the slices of a driver that has been gone for 30 s."""
@@ -67,7 +67,7 @@ async def pods(bare: LiveCluster, namespace: str) -> AsyncIterator[PodMaker]:
 
 @pytest_asyncio.fixture
 async def emptied(bare: LiveCluster, shell: Shell) -> AsyncIterator[None]:
-    """Takes away whatever installation the test leaves, which is none unless it fails."""
+    """Removes an installation that a failed test leaves."""
     yield
     await shell.run(f"{_UNINSTALL} --ignore-not-found\nkubectl delete -k deploy --ignore-not-found")
     await wait_until(partial(has_ended, bare), "the driver's end")
@@ -120,8 +120,8 @@ class TestHelm:
     async def test_a_wrong_value_is_refused_before_anything_is_changed(self, shell: Shell) -> None:
         before = await list_versions(shell)
         for wrong, complaint in _WRONG_VALUES.items():
-            said = await shell.fail(f"helm upgrade dranet ./charts/dranet {_VALUES} --set {wrong}")
-            assert complaint in said, said
+            output = await shell.fail(f"helm upgrade dranet ./charts/dranet {_VALUES} --set {wrong}")
+            assert complaint in output, output
         assert await list_versions(shell) == before
 
     async def test_pods_keep_their_nics_through_an_upgrade_and_the_way_back(
@@ -229,7 +229,7 @@ async def has_no_slices(bare: LiveCluster) -> bool:
 
 
 async def list_uids(bare: LiveCluster) -> list[str]:
-    """Of the node's slices. One that is deleted and made again has another."""
+    """UIDs of the node's slices. One that is deleted and made again has another."""
     return [item["metadata"]["uid"] for item in await bare.fetch_slices()]
 
 
@@ -245,6 +245,6 @@ async def list_objects(shell: Shell) -> set[str]:
     names = (await shell.run("kubectl api-resources --verbs=list -o name")).split()
     kinds = ",".join(name for name in names if not name.startswith("events"))
     columns = "KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name"
-    said = await shell.run(f"kubectl get {kinds} -A --no-headers -o custom-columns={columns}")
-    found = {" ".join(line.split()) for line in said.splitlines()}
+    output = await shell.run(f"kubectl get {kinds} -A --no-headers -o custom-columns={columns}")
+    found = {" ".join(line.split()) for line in output.splitlines()}
     return {item for item in found if not _IGNORED.search(item)}

@@ -112,7 +112,7 @@ async def test_the_container_finds_metadata_of_its_nic(live: LiveCluster, pods: 
     assert (await pods.list_links(pod))[0] in json.dumps(newest)
 
 
-async def test_a_static_pod_cannot_claim_and_disturbs_nobody(
+async def test_a_static_pod_cannot_claim_and_disturbs_no_other_pod(
     cluster: LocalCluster, api: ApiClient, live: LiveCluster, pods: PodMaker
 ) -> None:
     """Source: Kubernetes refuses static pods that refer to API objects, ResourceClaims among them."""

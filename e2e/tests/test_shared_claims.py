@@ -76,7 +76,7 @@ async def test_of_many_claims_at_once_the_one_that_fails_names_its_error_and_the
     for name in ("left", "right"):
         assert len(await pods.list_links(await pods.wait_ready(name))) == 3
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return "interface.mtu" in await pods.explain("mixed")
 
     async def read_prepared() -> list[JsonObject]:
@@ -85,7 +85,7 @@ async def test_of_many_claims_at_once_the_one_that_fails_names_its_error_and_the
         found = [condition for claim in claims for condition in _find_conditions(claim, "Prepared")]
         return found if len(found) == len(claims) else []
 
-    await wait_until(is_told, "the kubelet reports the error")
+    await wait_until(is_reported, "the kubelet reports the error")
     prepared = await wait_until(read_prepared, "each claim has a status")
     assert [condition["status"] for condition in prepared] == ["True", "False", "True"]
     assert prepared[1]["reason"] == "InvalidConfig"
@@ -121,7 +121,7 @@ async def _create_sharers(pods: PodMaker, spec: JsonObject) -> None:
 
 
 async def _find_undecided(pods: PodMaker, names: Iterable[str]) -> str:
-    """The pods that are neither ready nor refused yet, with what their Events say."""
+    """The pods that are neither ready nor refused yet, with their Events."""
     texts = {name: await pods.explain(name) for name in names if not is_ready(await pods.get(name))}
     return "; ".join(
         f"{name}: {text}" for name, text in texts.items() if not any(refusal in text for refusal in _REFUSALS)

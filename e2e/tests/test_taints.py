@@ -18,7 +18,7 @@ from e2e.tests.pods import PodMaker, build_pod, build_request, build_spec, find_
 BROKEN, LINK_DOWN = "example.com/broken", "dra.net/link-down"
 
 
-async def test_a_device_that_an_administrator_taints_is_not_given_to_new_pods(
+async def test_a_device_that_an_administrator_taints_is_not_allocated_to_new_pods(
     api: ApiClient, pods: PodMaker
 ) -> None:
     async with _tainted_by_rule(api, pods.live.access.node_name, "NoSchedule"):

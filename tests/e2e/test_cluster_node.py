@@ -209,5 +209,5 @@ async def run_driver_pod(node: LaneNode, script: str) -> str:
 def test_what_the_lane_covers_must_not_hold_what_it_needs() -> None:
     check_uncovered([Path("/opt/kubernetes")])
     for place in ("/var/lib/jenkins/workspace/bin", "/var/log/bin"):
-        with pytest.raises(LaneUnavailable, match=f"{place} lies below /var/l"):
+        with pytest.raises(LaneUnavailable, match=f"{place} is below /var/l"):
             check_uncovered([Path(place)])

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from e2e.basics import NAME
-from e2e.table import Reach, find_obstacle
+from e2e.table import Reach, find_blocker
 from testbed.scenario.scenario import known_scenarios, load_scenario
 from tests.e2e.running import AS_IN_A_TERMINAL, REPOSITORY, without_own_variables
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.testbed, pytest.mark.timeout(300)]
 
 LANE = Reach(has_hands=True, has_layout=True)
 ALL = [path.stem for path in known_scenarios()]
-RUN = [NAME, *(name for name in ALL if not find_obstacle(load_scenario(name), LANE))]
+RUN = [NAME, *(name for name in ALL if not find_blocker(load_scenario(name), LANE))]
 
 
 def run_e2e(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def test_what_cannot_be_walked_is_skipped_by_name_with_the_step_that_needs_more(
     for name in set(ALL) - set(RUN):
         (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == [name])
         assert "skipped" in line
-        assert find_obstacle(load_scenario(name), LANE) in line
+        assert find_blocker(load_scenario(name), LANE) in line
 
 
 def test_an_unknown_scenario_is_refused_with_the_names_that_there_are() -> None:

@@ -25,7 +25,7 @@ class Kept:
     driver: tuple[str, int]
 
 
-async def test_an_upgrade_leaves_the_driver_at_work_and_the_pods_their_nics(
+async def test_an_upgrade_leaves_the_driver_running_and_the_pods_their_nics(
     cluster: LocalCluster,
     newer: tuple[ControlPlaneKit, ...],
     api: ApiClient,
@@ -44,7 +44,7 @@ async def test_an_upgrade_leaves_the_driver_at_work_and_the_pods_their_nics(
         slices = await live.fetch_slices()
 
         await upgraded.plane.restart()
-        await _check_at_work(live, pods, f"new-control-plane-{version}")
+        await _check_serving(live, pods, f"new-control-plane-{version}")
         assert await _observe(live, pods) == before
         assert _list_uids(await live.fetch_slices()) == _list_uids(slices)
 
@@ -52,7 +52,7 @@ async def test_an_upgrade_leaves_the_driver_at_work_and_the_pods_their_nics(
         await upgraded.start_kubelet()
         await _wait_kubelet(api, upgraded)
         await _wait_published(live, slices)  # a kubelet that starts deletes the slices of its node
-        await _check_at_work(live, pods, f"new-kubelet-{version}")
+        await _check_serving(live, pods, f"new-kubelet-{version}")
         assert await _observe(live, pods) == before
 
     await _check_watch(api, live)
@@ -75,7 +75,7 @@ def _identify(pod: JsonObject) -> tuple[str, int]:
     return pod["metadata"]["uid"], read_restarts(pod)
 
 
-async def _check_at_work(live: LiveCluster, pods: PodMaker, name: str) -> None:
+async def _check_serving(live: LiveCluster, pods: PodMaker, name: str) -> None:
     """A new claim is prepared, its status is written, and its NIC returns to the node."""
     before = await live.read_host_state()
     pod = await pods.run(name)
@@ -119,7 +119,7 @@ async def _wait_published(live: LiveCluster, slices: Sequence[JsonObject]) -> No
 
 
 async def _check_watch(api: ApiClient, live: LiveCluster) -> None:
-    """The driver sees that somebody deletes its slice, and publishes it again."""
+    """The driver notices that its slice was deleted and publishes it again."""
     slices = await live.fetch_slices()
     for item in slices:
         await api.delete(paths.resource_slice(item["metadata"]["name"]))

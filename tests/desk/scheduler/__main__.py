@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     settings = [s for s in SETTINGS if s.version == options.version and options.setting in ("", s.name)]
     try:
-        kit = find_kit(build.say, options.version)
+        kit = find_kit(build.print_progress, options.version)
         return run_isolated(lambda: asyncio.run(_run(kit, settings, options)))
     except (LaneUnavailable, Unavailable, IsolationRefused) as missing:
         sys.stdout.write(f"skipped: {missing}\n")
