@@ -405,7 +405,7 @@ class _Assembly:
                 died=partial(os.kill, os.getpid(), signal.SIGTERM),  # the next process has the thread again
                 ready=self._metrics.runtime.begun,
             ),
-            is_our_mount=lambda source: self._gate.find_claim_by_source(source) is not None,
+            is_our_mount=lambda source: self._gate.find_claim(source) is not None,
         )
 
     @cached_property

@@ -1,18 +1,15 @@
 """Attach prepared claims to their pod and return the devices to the host: store and kernel change together.
 
-Every walk that moves a device (hook, release, reconcile) comes through here, so the order of commits is
-written once:
+Every walk that moves a device (hook, release, reconcile) comes through here:
 
 * attach: commit *where* (sandbox, namespace) -> kernel steps -> verify -> open the start gate
 * release: close the gate -> kernel restores the host -> commit *nowhere*
 
 A kill between any two of these leaves a state that the next reconcile adopts, finishes or undoes, because
 both kernel calls are idempotent. Neither waits for a disk that refuses: where a device is can be found out
-again, and the plan was on the disk before the kubelet was answered. Called from the NRI thread and from
-worker threads, never from the event loop itself.
+again, and the plan was on the disk before the kubelet was answered. Never called from the event loop itself.
 
-Two instances of the driver may be about: the lock reaches across both, and under it the store is read afresh,
-so that the one finds what the other has done.
+The lock reaches across two instances of the driver, and under it the store is read afresh.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from dranet.driver.instances.locks import NodeLock
 from dranet.driver.pod_devices import (
     HeldNamespaces,
     OpenNamespace,
-    PodLinks,
     check_has_own_network,
     iter_nodes,
     refresh_nodes,
@@ -50,6 +46,7 @@ from dranet.kernel.attachment.checks import (
 )
 from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace, find_netns, open_netns, read_netns_id
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.claim import ClaimRef
 from dranet.model.facts import CharDevice
@@ -97,19 +94,11 @@ class ReleaseReport(Struct, frozen=True):
     devices: tuple[PreparedDevice, ...] = ()
     """All devices of the claim."""
 
-    @property
-    def is_returning(self) -> bool:
-        """The kernel is still bringing a NIC back."""
-        return isinstance(self.error, StillReturning)
-
 
 class _Progress(Struct):
     total: int
     begun: int = 0
     """Links that were moved or made."""
-
-
-_BRINGING_IN = ("move-link", "create-link")
 
 
 class Attachments:
@@ -188,13 +177,14 @@ class Attachments:
             claims = self._get_moving(pod)
             if not claims or (expected is not None and not _are_same(claims, expected)):
                 return None
-            if self._is_stopped(pod, claims):
+            if pod.id in self._stopped_sandboxes or any(c.stopped_sandbox_id == pod.id for c in claims):
                 if expected is not None:  # its release has been asked for since, and waits for us
                     return None
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
             check_has_own_network(pod, claims)
             self._release_earlier_sandbox(pod, claims)
-            is_news = not self._is_in_place(pod, claims)
+            was_attached = all(self.is_attached(claim, pod.id) for claim in claims)
+            is_news = not was_attached or bool(self._ask(pod, claims, verify))
             return AttachReport(self._attach(pod, claims), is_news)
 
     def describe_progress(self, sandbox_id: str) -> str:
@@ -217,10 +207,6 @@ class Attachments:
                 set_down(_plans_set_down(claim), self._uplink_rules())
                 reached(Failpoint.PREPARE_LINKS_SET_DOWN)
 
-    def _is_stopped(self, pod: PodSandbox, claims: Iterable[PreparedClaim]) -> bool:
-        """Whether its stop was reported, to this instance or to another."""
-        return pod.id in self._stopped_sandboxes or any(c.stopped_sandbox_id == pod.id for c in claims)
-
     def _get_moving(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
         return tuple(claim for claim in self._store.get_by_pod(pod.uid) if claim.plans)
 
@@ -228,7 +214,7 @@ class Attachments:
         """It ended without a word."""
         for claim in claims:
             if claim.netns_path and claim.sandbox_id != pod.id:
-                report = self._release(claim, "")
+                report = self._release(claim)
                 if self._on_released is not None:
                     self._on_released(report)
 
@@ -241,6 +227,9 @@ class Attachments:
             def read_nodes() -> None:
                 self._commit_nodes(placed, lambda: nullcontext(netns), time.monotonic() + _DISK_SECONDS)
 
+            def why_stop() -> str:
+                return "the pod sandbox has been stopped" if pod.id in self._stopped_sandboxes else ""
+
             if pod.is_on_host_network:
                 links: tuple[AttachedLink, ...] = ()
                 read_nodes()
@@ -249,7 +238,7 @@ class Attachments:
                     _plans(claims),
                     netns,
                     self._uplink_rules(),
-                    why_stop=partial(self._why_stop, pod),
+                    why_stop=why_stop,
                     interrupts=self._interrupts,
                     observe=partial(self._observe_step, pod),
                     confirm=read_nodes,
@@ -278,20 +267,15 @@ class Attachments:
             reached(Failpoint.ATTACH_GATE_OPENED)
         return links
 
-    def _why_stop(self, pod: PodSandbox) -> str:
-        return "the pod sandbox has been stopped" if pod.id in self._stopped_sandboxes else ""
-
     def _observe_step(self, pod: PodSandbox, step: str, seconds: float) -> None:
-        if step in _BRINGING_IN:
+        if step in ("move-link", "create-link"):
             self._progress[pod.id].begun += 1
         self._metrics.observe_step(step, seconds)
 
     def _commit_place(
         self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str
     ) -> Sequence[PreparedClaim]:
-        placed = [
-            replace(claim, sandbox_id=pod.id, netns_path=pod.place, netns_id=netns_id) for claim in claims
-        ]
+        placed = [replace(c, sandbox_id=pod.id, netns_path=pod.place, netns_id=netns_id) for c in claims]
         if placed != list(claims):
             self._store.put_all(placed, durable=False, deadline=time.monotonic() + _DISK_SECONDS)
             reached(Failpoint.ATTACH_PLACE_COMMITTED)
@@ -300,7 +284,6 @@ class Attachments:
     def _commit_nodes(
         self, claims: Sequence[PreparedClaim], open_namespace: OpenNamespace, deadline: float
     ) -> tuple[PreparedClaim, ...]:
-        """With the RDMA nodes that the kernel has now; on the disk where they are others."""
         fresh = refresh_nodes(claims, open_namespace, self._sysfs_root)
         if fresh != tuple(claims):
             self._store.put_all(fresh, durable=False, deadline=deadline)
@@ -329,9 +312,7 @@ class Attachments:
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
             absent = [claim for claim in claims if not self.is_attached(claim, pod.id)]
-            if absent or not claims:
-                return tuple(plan.device for plan in _plans(absent))
-            return self._find_lacking(pod, claims)
+            return _names(_plans(absent)) if absent else self._ask(pod, claims, verify)
 
     def find_absent(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Names of the pod's prepared devices that are not in its namespace at all, or were never seen there
@@ -342,16 +323,12 @@ class Attachments:
         """
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
-            plans = _plans(claims)
             if not all(self.is_attached(claim, pod.id) for claim in claims):
-                return tuple(plan.device for plan in plans)
-            if not claims:
-                return ()
-            with self._namespaces.open(claims[0], pod.netns_path) as netns:
-                return tuple(plan.device for plan in plans) if netns is None else find_absent(plans, netns)
+                return _names(_plans(claims))
+            return self._ask(pod, claims, find_absent)
 
     def shut_if_lost(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
-        """Close the gates of a pod that lacks devices which are not on the host either. Returns their names.
+        """Close the gates of a pod that lacks devices which are not on the host either; return their names.
 
         An attach would fail, after it had overwritten what the pod has set on the other devices.
 
@@ -388,14 +365,18 @@ class Attachments:
         """
         return bool(find_strayed(claim.plans))
 
-    def _find_lacking(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> tuple[str, ...]:
+    def _ask(
+        self,
+        pod: PodSandbox,
+        claims: Sequence[PreparedClaim],
+        find: Callable[[Sequence[AttachPlan], NetworkNamespace], tuple[str, ...]],
+    ) -> tuple[str, ...]:
+        """What ``find`` misses in the namespace of the pod: all, where that is gone."""
+        if not claims:
+            return ()
         with self._namespaces.open(claims[0], pod.netns_path) as netns:
             plans = _plans(claims)
-            return tuple(plan.device for plan in plans) if netns is None else verify(plans, netns)
-
-    def _is_in_place(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> bool:
-        attached = all(self.is_attached(claim, pod.id) for claim in claims)
-        return attached and not self._find_lacking(pod, claims)
+            return _names(plans) if netns is None else find(plans, netns)
 
     def is_attached(self, claim: PreparedClaim, sandbox_id: str) -> bool:
         """Whether the claim's devices were verified in this sandbox."""
@@ -418,9 +399,9 @@ class Attachments:
         self._stopped_sandboxes.add(pod.id)  # at once: a running attach must not attach again after us
         reports: dict[str, ReleaseReport] = {}
         for _ in _looks(timeout_seconds):
-            reports = {uid: report for uid, report in reports.items() if not report.is_returning}
+            reports = {uid: r for uid, r in reports.items() if not isinstance(r.error, StillReturning)}
             reports |= {r.claim.uid: r for r in self._release_placed(pod, timeout_seconds)}
-            if not any(report.is_returning for report in reports.values()):
+            if not any(isinstance(r.error, StillReturning) for r in reports.values()):
                 break
         return tuple(reports.values())
 
@@ -475,25 +456,17 @@ class Attachments:
 
     def _release_now(self, claim_uid: str, expected: PreparedClaim | None) -> ReleaseReport | None:
         with self.locked():
-            claim = self._store.get(claim_uid)
+            release, claim = self._release, self._store.get(claim_uid)
+            if claim is None:  # its record may be readable in part
+                release, claim = self._restore, self._store.get_set_aside(claim_uid)
+            elif expected is not None and not _are_same([claim], [expected]):
+                return None
             if claim is None:
-                return self._release_set_aside(claim_uid)
-            if expected is not None and not _are_same([claim], [expected]):
                 return None
             if claim.netns_path or self.has_come_back(claim):
-                return self._release(claim, claim.netns_path)
+                return release(claim)
             self._set_up_again(claim)
             return None
-
-    def _release_set_aside(self, claim_uid: str) -> ReleaseReport | None:
-        """Release what is known of a claim whose record is only partially readable."""
-        claim = self._store.get_set_aside(claim_uid)
-        if claim is None:
-            return None
-        if claim.netns_path or self.has_come_back(claim):
-            return self._restore(claim, claim.netns_path)
-        self._set_up_again(claim)
-        return None
 
     def _set_up_again(self, claim: PreparedClaim) -> None:
         """Restore the links that :meth:`set_links_down` has set down and no pod has had."""
@@ -502,13 +475,13 @@ class Attachments:
             for problem in detach(plans, None, interrupts=self._interrupts).problems:
                 log.warning("not restored: %s", problem, extra={"context": {"claim": claim.claim}})
 
-    def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+    def _release(self, claim: PreparedClaim, netns_path: str = "") -> ReleaseReport:
         report = self._restore(claim, netns_path)
         self._store.put_all([replace(claim, sandbox_id="", netns_path="", netns_id="")], durable=False)
         reached(Failpoint.RELEASE_PLACE_CLEARED)
         return report
 
-    def _restore(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+    def _restore(self, claim: PreparedClaim, netns_path: str = "") -> ReleaseReport:
         start = time.perf_counter()
         try:
             self.gate.close(claim.claim.uid)
@@ -517,7 +490,7 @@ class Attachments:
         reached(Failpoint.RELEASE_GATE_CLOSED)
         with self._namespaces.open(claim, netns_path) as netns:
             report = _detach(claim, netns, self._interrupts)
-        self._check_returned(claim, report, netns)
+        self._check_returned(claim, report.missing if netns is None else ())
         planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
         stuck = planned - Counter((*report.restored, *report.missing))
         if stuck:
@@ -530,36 +503,30 @@ class Attachments:
         self._metrics.restored(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
-    def _check_returned(
-        self, claim: PreparedClaim, report: DetachReport, netns: NetworkNamespace | None
-    ) -> None:
+    def _check_returned(self, claim: PreparedClaim, missing: Sequence[str]) -> None:
         """A NIC that is taken for lost too early would come back as the pod had it, and stay so.
 
         Raises:
             StillReturning: a PCI function is there, and its link is on neither side.
         """
-        functions = self._sysfs_root / "bus/pci/devices"
-        hardware = _hardware(claim) if netns is None else {}
-        missing = [name for name in report.missing if name in hardware]
-        awaited = [name for name in missing if (functions / hardware[name]).exists()]
-        if not awaited:
-            self._returning_since.pop(claim.claim.uid, None)
-            return
-        waited = time.monotonic() - self._returning_since.setdefault(claim.claim.uid, time.monotonic())
-        if waited < RETURN_SECONDS:
-            raise StillReturning(
-                f"{', '.join(awaited)}: the kernel has not brought the link back yet from the pod's network "
-                f"namespace, which is gone ({waited:.1f} s)",
-                operation="detach",
-                reason=Reason.DETACH_FAILED,
-            )
-        del self._returning_since[claim.claim.uid]
+        functions, hardware = self._sysfs_root / "bus/pci/devices", _hardware(claim)
+        awaited = [name for name in missing if name in hardware and (functions / hardware[name]).exists()]
+        if awaited:
+            waited = time.monotonic() - self._returning_since.setdefault(claim.claim.uid, time.monotonic())
+            if waited < RETURN_SECONDS:
+                raise StillReturning(
+                    f"{', '.join(awaited)}: the kernel has not brought the link back yet from the pod's "
+                    f"network namespace, which is gone ({waited:.1f} s)",
+                    operation="detach",
+                    reason=Reason.DETACH_FAILED,
+                )
+        self._returning_since.pop(claim.claim.uid, None)
 
     def close(self) -> None:
         """Let go of every held namespace; attached devices stay where they are."""
         with self._lock.close() as is_still:
             if is_still:
-                self._namespaces.close()
+                self._namespaces.keep_only(())
 
 
 def _detach(claim: PreparedClaim, netns: NetworkNamespace | None, interrupts: InterruptFiles) -> DetachReport:
@@ -594,6 +561,10 @@ def _plans_set_down(claim: PreparedClaim) -> tuple[AttachPlan, ...]:
 
 def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
     return tuple(plan for claim in claims for plan in claim.plans)
+
+
+def _names(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
+    return tuple(plan.device for plan in plans)
 
 
 def _stopped(claim: PreparedClaim, sandbox_id: str) -> PreparedClaim:

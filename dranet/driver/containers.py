@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from dranet import files
+from dranet.claims.metadata import READ_ONLY
 from dranet.driver.gpus.containers import find_environment
 from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.start_gate import ClaimFolders, StartGate
@@ -27,6 +29,7 @@ from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.model.workload import (
+    AUTO,
     CONFIG_NAME,
     FOLDER,
     NO_WORKLOAD_SETTINGS,
@@ -40,31 +43,24 @@ from dranet.runtime.containers import CdiDevice, CdiSpecs
 if TYPE_CHECKING:
     from dranet.driver.workload import PodContext
 
+log = logging.getLogger(__name__)
+
 _NAMES = (TOPOLOGY_NAME, CONFIG_NAME)
 _MOST_BYTES = 1 << 20
 
 
-class WorkloadFiles:
-    """The files on the host: ``workload/<claim uid>/<container>/``, by the claim that requests them. See
-    :class:`ClaimFolders` for errors.
+class WorkloadFiles(ClaimFolders):
+    """The files on the host: ``workload/<claim uid>/<container>/``, by the claim that requests them.
 
     They are written again for each container that is created, so removed files come back.
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._folders = ClaimFolders(state_dir / "workload", _NAMES, "files for containers")
-        self.folder_of = self._folders.folder_of
-        self.remove = self._folders.remove
-        self.list_claims = self._folders.list_claims
+        super().__init__(state_dir / "workload", _NAMES, "files for containers")
 
     def write(self, claim_uid: str, container: str, contents: Mapping[str, str]) -> None:
-        """Write the files of a container; those with the same content stay.
-
-        Raises:
-            StoreError: the folder cannot be written.
-            ProtocolError: one of the names cannot be part of a path.
-        """
-        with self._folders.open_for_writing(claim_uid, container) as folder:
+        """Write the files of a container; those with the same content stay. Errors: :class:`ClaimFolders`."""
+        with self.open_for_writing(claim_uid, container) as folder:
             for name in _NAMES:
                 if name not in contents:
                     files.remove_file(folder / name)
@@ -75,10 +71,7 @@ class WorkloadFiles:
         with suppress(FileNotFoundError):
             if files.read_file(path, _MOST_BYTES) == content:
                 return
-        self._folders.replace(path, content)
-
-
-READ_ONLY = ("ro", "bind", "nosuid", "nodev", "noexec")
+        self.replace(path, content)
 
 
 class WorkloadPack:
@@ -98,6 +91,8 @@ class WorkloadPack:
         get_gpus: returns the GPUs of a pod by its UID, as far as known, in the order of PCI addresses.
         can_set_memory_policy: whether the runtime can."""
         self._files = files
+        self.remove = files.remove
+        self.list_claims = files.list_claims
         self._gate = gate
         self._sysfs_root = sysfs_root
         self._read_facts = read_facts
@@ -109,22 +104,17 @@ class WorkloadPack:
     def adjust(
         self, pod: PodSandbox, container: Container, records: Sequence[PreparedClaim]
     ) -> ContainerAdjustment:
-        """Return what the container gets in addition to its devices; nothing if none of its claims requests
-        anything.
+        """Return what a container gets in addition to its devices, if its claims request anything.
 
         Args:
-            pod: its devices are attached.
-            container: about to be created.
-            records: of all claims of the pod.
+            records: of all claims of the pod, whose devices are attached.
 
         Raises:
             DranetError: something cannot be provided.
         """
-        named = {self._gate.find_claim(mount) for mount in container.mounts}
-        asking = [record for record in records if record.claim.uid in named and _asks(record)]
-        if not asking:
-            return ContainerAdjustment()
-        return self._build(pod, container, records, asking)
+        named = {self._gate.find_claim(mount.source) for mount in container.mounts}
+        asking = [r for r in records if r.claim.uid in named and _asks(r)]
+        return self._build(pod, container, records, asking) if asking else ContainerAdjustment()
 
     def _build(
         self,
@@ -141,13 +131,8 @@ class WorkloadPack:
         claim_uid = min(record.claim.uid for record in asking)
         folder = self._files.folder_of(claim_uid, container.name)
         if has_other(container.mounts, str(folder)):
-            log.info(
-                "container %s of %s/%s has a mount of its own at %s: no files for NCCL",
-                container.name,
-                pod.namespace,
-                pod.name,
-                FOLDER,
-            )
+            where = f"container {container.name} of {pod.namespace}/{pod.name}"
+            log.info("%s has a mount of its own at %s: no files for NCCL", where, FOLDER)
             settings = replace(settings, nccl=NcclSettings())
         content = build_content(pod, container, settings, self._read_context(pod, records, settings))
         mounts: tuple[Mount, ...] = ()
@@ -162,37 +147,31 @@ class WorkloadPack:
             memory_policy=content.memory_policy,
         )
 
-    def remove(self, claim_uid: str) -> None:
-        """Remove the files of an unprepared claim, as far as possible; none is fine."""
-        self._files.remove(claim_uid)
-
-    def list_claims(self) -> frozenset[str]:
-        """Return UIDs of all claims with files, for the sweep at start."""
-        return self._files.list_claims()
-
     def _read_context(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], settings: WorkloadSettings
     ) -> PodContext:
         """Read as much as these requests need."""
-        from dranet.driver.pod_devices import read_gid_tables
-        from dranet.driver.workload import PodContext, wants_gids, wants_uplink
+        from dranet.driver.pod_devices import read_from_rdma_devices
+        from dranet.driver.workload import PodContext
         from dranet.kernel.attachment.checks import read_pod_uplink
-        from dranet.kernel.discovery.hardware import read_nodes_with_memory
+        from dranet.kernel.discovery.hardware import read_gid_table, read_nodes_with_memory
 
+        root, nccl = self._sysfs_root, settings.nccl
+        read_gids = partial(read_from_rdma_devices, root, records, pod.netns_path, read_gid_table)
+        wants_uplink = nccl.config_file and not nccl.socket_interface
         return PodContext(
             records=records,
             gpus=self._get_gpus(pod.uid),
             facts=self._read_facts(),
-            gids=read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(settings) else {},
+            gids=read_gids() if nccl.gid_index == AUTO else {},
             can_set_memory_policy=self._can_set_memory_policy(),
-            uplink=read_pod_uplink(pod.netns_path) if wants_uplink(settings) else "",
-            processor=self._get_processor() if settings.nccl.topology_file else Processor(),
-            nodes_with_memory=read_nodes_with_memory(self._sysfs_root) if settings.memory_policy else None,
+            uplink=read_pod_uplink(pod.netns_path) if wants_uplink else "",
+            processor=self._get_processor() if nccl.topology_file else Processor(),
+            nodes_with_memory=read_nodes_with_memory(root) if settings.memory_policy else None,
         )
 
     def _get_processor(self) -> Processor:
-        """Read it until it is known. It is cached, because the file reports the current speed of hundreds of
-        CPUs."""
+        """Read it until it is known: the file also has the current speed of hundreds of CPUs."""
         from dranet.kernel.sysfs.files import read_processor
 
         if self._processor == Processor():
@@ -204,21 +183,7 @@ def _asks(record: PreparedClaim) -> bool:
     return any(device.workload != NO_WORKLOAD_SETTINGS for device in record.devices)
 
 
-log = logging.getLogger(__name__)
-
-
-def build_cdi_devices(
-    record: PreparedClaim, gate: StartGate, device_id: Callable[[str, str], str]
-) -> tuple[CdiDevice, ...]:
-    """One entry for each device that the kubelet was given an id of; several shares of a device are one."""
-    entries: dict[str, CdiDevice] = {}
-    for prepared in record.devices:
-        if device_id(record.claim.uid, prepared.device.name) in prepared.cdi_ids:
-            entries[prepared.device.name] = _build(record, prepared, gate)
-    return tuple(entries.values())
-
-
-def _build(record: PreparedClaim, prepared: PreparedDevice, gate: StartGate) -> CdiDevice:
+def _build_cdi_device(record: PreparedClaim, prepared: PreparedDevice, gate: StartGate) -> CdiDevice:
     """GPU nodes go to the containers that name the claim, unless the vendor's CDI device brings them; a
     device that moves brings the start gate's file."""
     is_gpu = prepared.device.kind is DeviceKind.GPU
@@ -240,13 +205,9 @@ class ContainerFiles:
         metadata: DeviceMetadata | None = None,
         workload: WorkloadPack | None = None,
     ) -> None:
-        """
-        Args:
-            metadata: writes files that describe the devices; ``None``: switched off.
-            workload: writes files for the programs of a container when it is created; ``None``: switched off.
-        """
         self._gate = gate
         self._cdi = cdi
+        self.device_id = cdi.device_id
         self._metadata = metadata
         self._workload = workload
 
@@ -268,18 +229,20 @@ class ContainerFiles:
         """The record, with what the claim's containers are to read about its devices."""
         return record if self._metadata is None else self._metadata.plan(claim, record)
 
-    def device_id(self, claim_uid: str, device: str) -> str:
-        """The CDI device id of a claim's device."""
-        return self._cdi.device_id(claim_uid, device)
-
     def devices_moved(self) -> None:
         """Describe the devices of running pods again: one has left its pod."""
         if self._metadata is not None:
             self._metadata.devices_moved()
 
     def _build(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
-        devices = build_cdi_devices(record, self._gate, self._cdi.device_id)
-        return devices if self._metadata is None else devices + self._metadata.cdi_devices(record)
+        """One for each device that the kubelet was given an id of; several shares of a device are one."""
+        devices = {
+            prepared.device.name: _build_cdi_device(record, prepared, self._gate)
+            for prepared in record.devices
+            if self.device_id(record.claim.uid, prepared.device.name) in prepared.cdi_ids
+        }
+        described = self._metadata.cdi_devices(record) if self._metadata is not None else ()
+        return (*devices.values(), *described)
 
     def are_missing(self, record: PreparedClaim) -> bool:
         """Whether there is no CDI spec although the claim's containers ask for one.

@@ -1,10 +1,12 @@
-"""The runtime's hooks: pod sandbox runs -> attach; stops -> release; container created -> its devices.
+"""The runtime's hooks (``runtime.nri.RuntimeHooks``), and the pod sandboxes that they have reported.
+
+Pod sandbox runs -> attach; stops -> release; container created -> its devices.
 
 Called on the NRI thread, one at a time, with every other pod of the node waiting behind. So: memory and the
 kernel only, no API server, no slow disk. A hook answers in time, because a late or missing answer lets the
 pod start without its NIC; what is not done by then goes on behind the answer. A pod sandbox may run before
 all of its devices are in it: its containers may not, and are refused, or wait for the start gate, until they
-are (decision 023). Implements ``runtime.nri.RuntimeHooks``.
+are (decision 023).
 
 During an update two instances of the driver are connected, and the runtime calls each of them for each event,
 one after the other. The second one finds the work done, and has nothing to report and nothing to add.
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,7 +36,7 @@ from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
+from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 
@@ -85,7 +87,10 @@ def lives(pod: PodSandbox) -> bool:
 
 
 class RuntimeView:
-    """Pod sandboxes by id. Updated on the NRI thread, read on any."""
+    """Pod sandboxes by id. Updated on the NRI thread, read on any.
+
+    After a restart of the runtime (containerd) the end of older ones is not reported: see :func:`lives`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -153,30 +158,6 @@ def ignore(*_: object) -> None:
     """The listener of a hook that has none."""
 
 
-class ForeignClaim(NamedTuple):
-    """A claim that a container names while its pod has none of the claim's devices.
-
-    The kubelet prepares a claim once, for its first pod, so the driver was not asked about this pod, and the
-    ready file exists all the same.
-    """
-
-    uid: str
-    record: PreparedClaim | None
-    """Its record; ``None``: it is not prepared here."""
-
-    def describe(self, pod: PodSandbox) -> ClaimError:
-        """Why the pod gets no container."""
-        subject = f"pod {pod.namespace}/{pod.name} has no devices of claim {self.uid}"
-        if self.record is None:
-            return ClaimError(f"{subject}: no such claim", reason=Reason.UNSUPPORTED_CLAIM)
-        return ClaimError(
-            f"{subject}: claim {self.record.claim} is prepared for pod {self.record.pod}",
-            hint="it goes on to this pod when that one has ended; with a ResourceClaimTemplate each pod gets "
-            "a claim of its own",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )
-
-
 class HookListeners(Struct, frozen=True):
     """Called in the hooks, so they must not block."""
 
@@ -239,18 +220,16 @@ class PodHooks:
         self._view.patience_seconds = patience
         usable = patience * _USABLE_SHARE
         self._budget_seconds = min(self._wanted_seconds, usable)
-        context = {
-            "runtime": f"{runtime_name} {runtime_version}",
-            "budget_seconds": f"{self._budget_seconds:.3g}",
-        }
+        budget = f"{self._budget_seconds:.3g}"
+        context = {"runtime": f"{runtime_name} {runtime_version}", "budget_seconds": budget}
         log.info("connected to the runtime", extra={"context": context})
         if usable < self._wanted_seconds:
             log.warning(
                 "hook_budget_seconds is %g, and the runtime waits no longer than %g s for a plugin: a hook "
-                "takes %.3g s at most",
+                "takes %s s at most",
                 self._wanted_seconds,
                 patience,
-                self._budget_seconds,
+                budget,
             )
         elif patience > (request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS):
             log.warning(
@@ -269,45 +248,50 @@ class PodHooks:
         self._view.replace(pods)
         self._attachments.forget_sandboxes_except(pod.id for pod in pods)
         records = self._store.get_all()
-        self._report_bare(pods, containers)
-        self._report_containers(pods, containers)
-        self._listeners.synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
-
-    def _report_containers(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
-        known = {pod.id: pod for pod in pods if self._moving_claims(pod)}
-        for container in containers:
-            pod = known.get(container.pod_sandbox_id)
-            if pod is not None:
-                self._listeners.container_seen(pod, container)
-
-    def _report_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
-        """Containers that were started while no driver was there to see to their devices."""
         known = {pod.id: pod for pod in pods}
         for container in containers:
-            pod = known.get(container.pod_sandbox_id)
-            if pod is not None and container.running:
-                for error in self._find_reasons_bare(pod, container):
-                    context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
-                    log.error("container runs without its devices: %s", error, extra={"context": context})
-                    self._announcer.runs_bare(pod, container.name, error)
+            if (pod := known.get(container.pod_sandbox_id)) is not None:
+                if container.running:
+                    self._report_bare(pod, container)
+                if self._moving_claims(pod):
+                    self._listeners.container_seen(pod, container)
+        self._listeners.synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
 
-    def _find_foreign(self, pod: PodSandbox, mounts: Iterable[Mount]) -> Iterator[ForeignClaim]:
-        """Claims whose ready files a container mounts although its pod has none of their devices."""
-        for claim_uid in filter(None, map(self._attachments.gate.find_claim, mounts)):
-            claim = self._store.get(claim_uid)
-            if claim is None or claim.pod.uid != pod.uid:
-                yield ForeignClaim(claim_uid, claim)
+    def _report_bare(self, pod: PodSandbox, container: Container) -> None:
+        """The container may have been started while no driver was there to see to its devices."""
+        for error in self._find_reasons_bare(pod, container):
+            log.error("container runs without its devices: %s", error, extra=_about(pod, container))
+            self._announcer.runs_bare(pod, container.name, error)
+
+    def _find_foreign(
+        self, pod: PodSandbox, container: Container
+    ) -> Iterator[tuple[ClaimError, ClaimRef | None]]:
+        """Claims whose ready files a container mounts although its pod has none of their devices, and why.
+
+        The kubelet prepares a claim once, for its first pod, so the driver was not asked about this pod, and
+        the ready file exists all the same. ``None``: the claim is not prepared here.
+        """
+        find_claim = self._attachments.gate.find_claim
+        for claim_uid in filter(None, (find_claim(mount.source) for mount in container.mounts)):
+            record = self._store.get(claim_uid)
+            subject = f"pod {pod.namespace}/{pod.name} has no devices of claim {claim_uid}"
+            if record is None:
+                yield ClaimError(f"{subject}: no such claim", reason=Reason.UNSUPPORTED_CLAIM), None
+            elif record.pod.uid != pod.uid:
+                error = ClaimError(
+                    f"{subject}: claim {record.claim} is prepared for pod {record.pod}",
+                    hint="it goes on to this pod when that one has ended; with a ResourceClaimTemplate each "
+                    "pod gets a claim of its own",
+                    reason=Reason.UNSUPPORTED_CLAIM,
+                )
+                yield error, record.claim
 
     def _find_reasons_bare(self, pod: PodSandbox, container: Container) -> Iterator[ClaimError]:
         """Nothing held the container back: it names no claim, as pods need not, or one of another pod whose
         containers were just being started."""
-        for foreign in self._find_foreign(pod, container.mounts):
-            yield foreign.describe(pod)
-        late = [
-            claim
-            for claim in self._moving_claims(pod)
-            if pod.id not in (claim.sandbox_id, claim.stopped_sandbox_id)
-        ]
+        yield from (error for error, _ in self._find_foreign(pod, container))
+        claims = self._moving_claims(pod)
+        late = [claim for claim in claims if pod.id not in (claim.sandbox_id, claim.stopped_sandbox_id)]
         if late:
             names = ", ".join(str(claim.claim) for claim in late)
             yield ClaimError(
@@ -329,10 +313,9 @@ class PodHooks:
         claims = self._moving_claims(pod)
         if claims:
             try:
-                self._attach_with_deadline(pod, claims, "attaching", lambda _: self._attach(pod, claims))
+                self._attach_with_deadline(pod, claims, lambda _: self._attach(pod, claims))
             except HookDeadlineError as late:
-                context = {"pod": f"{pod.namespace}/{pod.name}"}
-                log.info("%s; its containers wait for it", late.message, extra={"context": context})
+                log.info("%s; its containers wait for it", late.message, extra=_about(pod))
             reached(Failpoint.ATTACH_BEFORE_ANSWER)
         return bool(claims)
 
@@ -354,17 +337,18 @@ class PodHooks:
             self._listeners.container_seen(pod, container)
             let_start = partial(self._let_start, pod, container, claims)
             try:
-                extras = self._attach_with_deadline(pod, claims, "attaching", let_start)
+                extras = self._attach_with_deadline(pod, claims, let_start)
             except HookDeadlineError as late:
-                refusal = self._not_yet(pod, late)
+                refusal = HookDeadlineError(
+                    f"the devices of pod {pod.namespace}/{pod.name} are still being attached: "
+                    + (self._attachments.describe_progress(pod.id) or late.message),
+                    hint="the attach goes on, and the kubelet tries the container again",
+                )
                 self._announcer.container_refused(pod, refusal)
                 raise refusal from late
             reached(Failpoint.ATTACH_BEFORE_CONTAINER)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
-        adjustment = replace(
-            extras or ContainerAdjustment(),
-            rlimits=_rlimits(devices, container),
-        )
+        adjustment = replace(extras or ContainerAdjustment(), rlimits=_rlimits(devices, container))
         return adjustment.without(container)
 
     def start_container(self, pod: PodSandbox, container: Container) -> bool:
@@ -374,21 +358,19 @@ class PodHooks:
         claims = self._moving_claims(pod)
         if claims:
             end = partial(self._windows.end, pod.uid, container.id, claims)
+            what = f"shutting the gates of {pod.namespace}/{pod.name}"
             try:
-                what = f"shutting the gates of {pod.namespace}/{pod.name}"
                 run_with_deadline(end, self._budget_seconds, what)
             except DranetError as error:
                 log.warning("left open for now: %s", error)
         return bool(claims)
 
     def _check_owner(self, pod: PodSandbox, container: Container) -> None:
-        for foreign in self._find_foreign(pod, container.mounts):
-            error = foreign.describe(pod)
-            context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
-            log.warning("container refused: %s", error, extra={"context": context})
+        for error, claim in self._find_foreign(pod, container):
+            log.warning("container refused: %s", error, extra=_about(pod, container))
             self._announcer.container_refused(pod, error)
-            if foreign.record is not None:
-                self._listeners.claim_wanted(foreign.record.claim)
+            if claim is not None:
+                self._listeners.claim_wanted(claim)
             raise error
 
     def _let_start(
@@ -409,8 +391,7 @@ class PodHooks:
         missing = self._attachments.find_missing(pod, deadline=deadline)
         if missing:
             # The sandbox started without us, or a device was taken away since.
-            context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
-            log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra={"context": context})
+            log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra=_about(pod, container))
             self._attach(pod, claims)
         elif self._metadata is not None and (links := self._metadata.refreshed(claims, pod.netns_path)):
             self._announcer.attached(claims, links)
@@ -430,7 +411,7 @@ class PodHooks:
         try:
             reports = self._run_with_deadline(partial(self._release, pod), pod, "restoring the devices")
         except HookDeadlineError as late:
-            log.info("%s", late.message, extra={"context": {"pod": f"{pod.namespace}/{pod.name}"}})
+            log.info("%s", late.message, extra=_about(pod))
             return True
         for report in reports:
             if report.error is not None:
@@ -441,14 +422,14 @@ class PodHooks:
     def _release(self, pod: PodSandbox) -> tuple[ReleaseReport, ...]:
         reports = self._attachments.release_sandbox(pod, timeout_seconds=BEHIND_SECONDS)
         for report in reports:
-            context = {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}
+            about = _about(pod, claim=report.claim)
             if report.error is None:
-                log.info("released", extra={"context": context})
+                log.info("released", extra=about)
                 if self._metadata is not None:
                     self._metadata.released(report.claim.uid)
                 self._announcer.released(report)
             else:
-                log.warning("release failed: %s", report.error, extra={"context": context})
+                log.warning("release failed: %s", report.error, extra=about)
                 self._announcer.release_failed(report.claim, report.error, report.devices)
         return reports
 
@@ -464,7 +445,7 @@ class PodHooks:
         return tuple(claim for claim in claims if claim.plans)
 
     def _attach_with_deadline(
-        self, pod: PodSandbox, claims: Sequence[PreparedClaim], what: str, work: Callable[[float], T]
+        self, pod: PodSandbox, claims: Sequence[PreparedClaim], work: Callable[[float], T]
     ) -> T | None:
         """Do the work of a hook that attaches, given by when it has to end (``time.monotonic()``) to count.
         What fails becomes the runtime's answer, if that waits for it, and goes to the log and to users in any
@@ -475,7 +456,8 @@ class PodHooks:
             DranetError: it failed.
         """
         deadline = time.monotonic() + self._budget_seconds * _WAIT_SHARE
-        return self._run_with_deadline(partial(self._do, pod, claims, partial(work, deadline)), pod, what)
+        attempt = partial(self._do, pod, claims, partial(work, deadline))
+        return self._run_with_deadline(attempt, pod, "attaching")
 
     def _run_with_deadline(self, work: Callable[[], T], pod: PodSandbox, what: str) -> T:
         try:
@@ -492,21 +474,12 @@ class PodHooks:
         except DranetError as error:
             if error.reason is Reason.STORE_NEWER:
                 return None  # since we looked: the hook of the newer driver does it
-            context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
-            log.warning("attach failed: %s", error, extra={"context": context})
+            log.warning("attach failed: %s", error, extra=_about(pod, reason=error.reason))
             if self._keeps_devices(pod, claims, error):
                 self._announcer.container_refused(pod, error)
             else:
                 self._announcer.attach_failed(claims, error)
             raise
-
-    def _not_yet(self, pod: PodSandbox, late: HookDeadlineError) -> HookDeadlineError:
-        """The refusal of a container while the kernel is still at work for its pod."""
-        return HookDeadlineError(
-            f"the devices of pod {pod.namespace}/{pod.name} are still being attached: "
-            + (self._attachments.describe_progress(pod.id) or late.message),
-            hint="the attach goes on, and the kubelet tries the container again",
-        )
 
     def _keeps_devices(self, pod: PodSandbox, claims: Sequence[PreparedClaim], error: DranetError) -> bool:
         """The devices were in the pod before, and stay; with an address less, where a lease has ended."""
@@ -526,16 +499,15 @@ class PodHooks:
         if not report.is_news:
             self._announcer.found_attached(claims, links)
             return
-        log.info(
-            "attached",
-            extra={
-                "context": {
-                    "pod": f"{pod.namespace}/{pod.name}",
-                    "links": ",".join(f"{link.device}={link.pod_ifname}" for link in links),
-                }
-            },
-        )
+        names = ",".join(f"{link.device}={link.pod_ifname}" for link in links)
+        log.info("attached", extra=_about(pod, links=names))
         self._announcer.attached(claims, links)
+
+
+def _about(pod: PodSandbox, container: Container | None = None, **more: object) -> dict[str, object]:
+    """The context of a line in the log."""
+    named = {} if container is None else {"container": container.name}
+    return {"context": {"pod": f"{pod.namespace}/{pod.name}", **named, **more}}
 
 
 def _check_deadline(deadline: float) -> None:

@@ -10,7 +10,6 @@ the device in its namespace changes during the claim's life, so it is checked af
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,13 +36,14 @@ from dranet.claims.metadata import (
     select_gids,
 )
 from dranet.claims.report import find_attached
-from dranet.driver.pod_devices import Gids, read_pod_gids
+from dranet.driver.pod_devices import read_from_rdma_devices
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import ClaimFolders
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
 from dranet.kernel.counters import find_counter_folders
+from dranet.kernel.discovery.hardware import read_gids
 from dranet.model.attributes import ESSENTIAL_NAMES, MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.claim import Claim
 from dranet.model.device import DeviceKind
@@ -56,27 +56,25 @@ from dranet.store.claim_store import ClaimStore
 _MOST_BYTES = 8 << 20
 """Limit of one file; each device takes a few kilobytes."""
 
+COUNTERS_FOLDER = "/var/run/dranet/counters"
+"""Where a container with admin access finds ``<device>/net`` and ``<device>/infiniband``."""
 
-class MetadataFiles:
-    """The files on the host: ``metadata/<claim uid>/<request>/<driver>-metadata.json``. See
-    :class:`ClaimFolders` for errors."""
+Gids = Mapping[str, tuple[str, ...]]
+"""By RDMA device."""
+
+
+class MetadataFiles(ClaimFolders):
+    """The files on the host: ``metadata/<claim uid>/<request>/<driver>-metadata.json``."""
 
     def __init__(self, state_dir: Path, driver_name: str) -> None:
         self.driver_name = driver_name
         self._name = file_name(driver_name)
-        self._folders = ClaimFolders(
+        super().__init__(
             state_dir / "metadata", (self._name,), "device metadata", ", or set device_metadata to false"
         )
-        self.folder_of = self._folders.folder_of
-        self.remove = self._folders.remove
-        self.list_claims = self._folders.list_claims
 
     def read(self, claim_uid: str, request: str) -> tuple[JsonObject, int] | None:
-        """Return the document of a request and its generation; ``None`` if the file is missing or damaged.
-
-        Raises:
-            ProtocolError: one of the names cannot be part of a path.
-        """
+        """Return the document of a request and its generation; ``None`` if the file is missing or damaged."""
         try:
             path = self.folder_of(claim_uid, request) / self._name
             return decode_stream(files.read_file(path, _MOST_BYTES))
@@ -85,34 +83,21 @@ class MetadataFiles:
 
     def write(self, claim_uid: str, request: str, document: JsonObject) -> bool:
         """Write the document of a request, unless the file has the same content; return whether it was
-        written.
-
-        The generation is one more than that of the earlier file.
-
-        Raises:
-            StoreError: the folder cannot be written.
-            ProtocolError: one of the names cannot be part of a path.
-        """
-        with self._folders.open_for_writing(claim_uid, request) as folder:
+        written. The generation is one more than that of the earlier file. Errors: :class:`ClaimFolders`."""
+        with self.open_for_writing(claim_uid, request) as folder:
             before = self.read(claim_uid, request)  # the folder is locked: no write in between
             if before is not None and before[0] == document:
                 return False
             content = encode_stream(document, 1 if before is None else before[1] + 1)
-            self._folders.replace(folder / self._name, content)
+            self.replace(folder / self._name, content)
         return True
-
-
-log = logging.getLogger(__name__)
-
-COUNTERS_FOLDER = "/var/run/dranet/counters"
-"""Where a container with admin access finds ``<device>/net`` and ``<device>/infiniband``."""
 
 
 class _InPod(Struct, frozen=True):
     """What was read of a claim's devices in their pod."""
 
     links: Sequence[AttachedLink] = ()
-    gids: Mapping[str, tuple[str, ...]] | None = None
+    gids: Gids | None = None
 
 
 _NOT_THERE = _InPod()
@@ -132,15 +117,12 @@ class DeviceMetadata:
         *,
         enabled: bool = True,
     ) -> None:
-        """
-        Args:
-            sysfs_root: the sysfs of the host; containers get folders of it.
-            enabled: whether claims that are prepared from now on get files.
-        """
+        """``enabled``: whether claims that are prepared from now on get files."""
         self._driver = files.driver_name
         self._sysfs_root = sysfs_root
         self._store = store
         self._files = files
+        self.list_claims = files.list_claims
         self._cdi = cdi
         self._policy = policy
         self._announcer = announcer
@@ -152,8 +134,11 @@ class DeviceMetadata:
 
     def plan(self, claim: Claim, record: PreparedClaim) -> PreparedClaim:
         """Return the record with what the files need of the claim, before it is committed."""
-        name = partial(self._cdi_name, claim.ref.uid) if self._enabled else None
-        return plan_metadata(claim, record, self._driver, name)
+
+        def name_device(request: str) -> str:
+            return self._cdi.device_id(claim.ref.uid, _cdi_device(request))
+
+        return plan_metadata(claim, record, self._driver, name_device if self._enabled else None)
 
     def prepare(self, record: PreparedClaim) -> None:
         """Make sure that each request has its file. While the claim's pod runs the file is not replaced.
@@ -172,31 +157,21 @@ class DeviceMetadata:
             for wanted in record.metadata
         )
 
-    def _cdi_name(self, claim_uid: str, request: str) -> str:
-        return self._cdi.device_id(claim_uid, _cdi_device(request))
-
     def _mounts(self, record: PreparedClaim, wanted: RequestMetadata) -> Iterator[Mount]:
         folder = self._files.folder_of(record.claim.uid, wanted.request)
         yield mount_file(record, wanted, str(folder), self._driver)
         for prepared in record.devices:
-            if prepared.request == wanted.request and prepared.admin_access:
-                yield from self._counter_mounts(prepared)
-
-    def _counter_mounts(self, prepared: PreparedDevice) -> Iterator[Mount]:
-        folders = find_counter_folders(self._sysfs_root, prepared.device.pci_address)
-        is_network = prepared.device.kind is not DeviceKind.GPU
-        for kind, folder in folders.items() if is_network else ():
-            inside = f"{COUNTERS_FOLDER}/{prepared.device.name}/{kind}"
-            yield Mount(str(folder), inside, options=READ_ONLY)
+            is_nic = prepared.device.kind is not DeviceKind.GPU
+            if prepared.request == wanted.request and prepared.admin_access and is_nic:
+                folders = find_counter_folders(self._sysfs_root, prepared.device.pci_address)
+                for kind, folder in folders.items():
+                    inside = f"{COUNTERS_FOLDER}/{prepared.device.name}/{kind}"
+                    yield Mount(str(folder), inside, options=READ_ONLY)
 
     def remove(self, claim_uid: str) -> None:
         """Remove the files of an unprepared claim, as far as possible; none is fine."""
         self._in_pods.pop(claim_uid, None)
         self._files.remove(claim_uid)
-
-    def list_claims(self) -> frozenset[str]:
-        """Return UIDs of all claims with files, for the sweep at start."""
-        return self._files.list_claims()
 
     # --- when devices move --------------------------------------------------------------------------------
 
@@ -207,10 +182,12 @@ class DeviceMetadata:
 
         Called before the runtime's hook answers, so before a container starts; never raises.
         """
-        gids = read_pod_gids(self._sysfs_root, records, netns_path)
-        complete, _ = self._note_attached(records, links, gids)
+        complete, _ = self._note_attached(records, links, self._read_gids(records, netns_path))
         self.devices_moved()
         return complete
+
+    def _read_gids(self, records: Sequence[PreparedClaim], netns_path: str) -> Gids:
+        return read_from_rdma_devices(self._sysfs_root, records, netns_path, read_gids)
 
     def _note_attached(
         self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink], gids: Gids
@@ -233,7 +210,7 @@ class DeviceMetadata:
         if not seen.gids:
             return None
         # A namespace that cannot be entered now does not invalidate what was seen in it.
-        gids = {**seen.gids, **read_pod_gids(self._sysfs_root, records, netns_path)}
+        gids = {**seen.gids, **self._read_gids(records, netns_path)}
         if gids == seen.gids:
             return None
         links, is_news = self._note_attached(records, seen.links, gids)
@@ -242,11 +219,9 @@ class DeviceMetadata:
     def links_changed(self, record: PreparedClaim, links: Sequence[AttachedLink]) -> tuple[AttachedLink, ...]:
         """Update the files after a link changed in a running pod (a lease ended). Returns the completed
         links; never raises."""
-        gids = read_pod_gids(self._sysfs_root, [record], record.netns_path)
+        gids = self._read_gids([record], record.netns_path)
         current = self._store.get(record.claim.uid)
-        if (
-            current is None or current.sandbox_id != record.sandbox_id
-        ):  # the claim is gone, and so are its files
+        if current is None or current.sandbox_id != record.sandbox_id:  # its files are gone
             return tuple(_with_rdma(link, [record], gids) for link in links)
         complete, _ = self._note_attached([record], links, gids)
         return complete
@@ -259,17 +234,12 @@ class DeviceMetadata:
     def devices_moved(self) -> None:
         """Bring the files of claims with admin access up to date; never raises."""
         records = self._store.get_all()
-        self._forget_returned(records)
+        placed = {record.claim.uid for record in records if record.netns_path}
+        for claim_uid in self._in_pods.keys() - placed:  # returned or unprepared by another instance
+            self._in_pods.pop(claim_uid, None)
         for record in records:
             if any(device.admin_access for device in record.devices):
                 self._update(record)
-
-    def _forget_returned(self, records: Iterable[PreparedClaim]) -> None:
-        """Another instance may have returned devices, or unprepared the claim."""
-        placed = {record.claim.uid for record in records if record.netns_path}
-        for claim_uid in tuple(self._in_pods):
-            if claim_uid not in placed:
-                self._in_pods.pop(claim_uid, None)
 
     def _update(self, record: PreparedClaim) -> bool:
         """Write the files, and return whether one changed."""
@@ -284,17 +254,16 @@ class DeviceMetadata:
     # --- content of a file --------------------------------------------------------------------------------
 
     def _write(self, record: PreparedClaim, wanted: RequestMetadata) -> bool:
-        return self._files.write(record.claim.uid, wanted.request, self._document(record, wanted))
-
-    def _document(self, record: PreparedClaim, wanted: RequestMetadata) -> JsonObject:
         in_pod = self._in_pods.get(record.claim.uid, _NOT_THERE)
-        return build_document(record, wanted, self._driver, partial(self._describe, in_pod))
+        document = build_document(record, wanted, self._driver, partial(self._describe, in_pod))
+        return self._files.write(record.claim.uid, wanted.request, document)
 
     def _describe(self, in_pod: _InPod, prepared: PreparedDevice) -> DeviceFacts:
         if prepared.admin_access:
             return DeviceFacts(self._choose(prepared, {LINK_IN_POD: self._is_in_pod(prepared.device.name)}))
         link = find_attached(prepared, in_pod.links)
-        gids = link.gids if link is not None else _gids_of(prepared, in_pod.gids or {})
+        found = (in_pod.gids or {}).get(pod_rdma_device(prepared), ())
+        gids = link.gids if link is not None else select_gids(prepared, (), found)
         return DeviceFacts(self._choose(prepared, pod_attributes(prepared, gids)), link)
 
     def _choose(self, prepared: PreparedDevice, first: Attributes) -> Attributes:
@@ -308,12 +277,9 @@ class DeviceMetadata:
         return {name: value for name, value in chosen.items() if name not in dropped}
 
     def _is_in_pod(self, name: str) -> bool:
-        holders = (
-            device for record in self._store.get_all() if record.netns_path for device in record.devices
-        )
-        return any(
-            held.device.name == name and held.plan is not None and not held.plan.is_on_top for held in holders
-        )
+        placed = (record for record in self._store.get_all() if record.netns_path)
+        plans = (d.plan for record in placed for d in record.devices if d.device.name == name)
+        return any(plan is not None and not plan.is_on_top for plan in plans)
 
 
 def _cdi_device(request: str) -> str:
@@ -328,8 +294,3 @@ def _with_rdma(link: AttachedLink, records: Iterable[PreparedClaim], gids: Gids)
     if prepared is None or not (name := pod_rdma_device(prepared)):
         return link
     return replace(link, rdma_device=name, gids=select_gids(prepared, link.addresses, gids.get(name, ())))
-
-
-def _gids_of(prepared: PreparedDevice, gids: Gids) -> tuple[str, ...]:
-    """Return the GIDs of a device without a link."""
-    return select_gids(prepared, (), gids.get(pod_rdma_device(prepared), ()))

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.claims.metadata import pod_rdma_device
 from dranet.errors import ClaimError, DeviceError, KernelError, Reason
-from dranet.kernel.discovery.hardware import find_rdma_device, read_gid_table, read_gids, read_nodes_of
+from dranet.kernel.discovery.hardware import find_rdma_device, read_nodes_of
 from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns, open_sysfs
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rdma import LOST_WITH_LINK, describe_driver
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import PodSandbox
-from dranet.model.workload import GidSlot
 
 OpenNamespace = Callable[[], AbstractContextManager[NetworkNamespace | None]]
 """The namespace of the pod; called where a device has moved there."""
@@ -36,26 +35,6 @@ _KIND = re.compile(r".*/([a-z_]+?)[0-9]*")
 """``/dev/infiniband/uverbs3``: ``uverbs``; ``rdma_cm`` has no number."""
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Gids = Mapping[str, tuple[str, ...]]
-"""By RDMA device."""
-GidTables = Mapping[str, tuple[GidSlot, ...]]
-"""By RDMA device."""
-
-
-class PodLinks(Protocol):
-    """Follows which namespaces have devices. Called with the node's devices held still, so it
-    must be quick, and must raise nothing."""
-
-    def follow(self, pod_uid: str, netns: NetworkNamespace) -> None:
-        """The pod's devices are in ``netns``, which stays open until :meth:`forget`."""
-
-    def forget(self, pod_uid: str) -> None:
-        """They are not there any more; if elsewhere, or there again, ``follow`` comes next."""
-
-
-class _Held(Struct, frozen=True):
-    sandbox_id: str
-    netns: NetworkNamespace
 
 
 class HeldNamespaces:
@@ -63,51 +42,45 @@ class HeldNamespaces:
 
     def __init__(self, pod_links: PodLinks | None) -> None:
         self._pod_links = pod_links
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, tuple[str, NetworkNamespace]] = {}
+        """By pod UID: the sandbox, and its namespace."""
 
     def hold(self, pod_uid: str, sandbox_id: str, netns: NetworkNamespace) -> None:
         """Keep it, instead of another of the pod, and close it at the end."""
         self._drop(pod_uid)
-        self._held[pod_uid] = _Held(sandbox_id, netns)
+        self._held[pod_uid] = sandbox_id, netns
         if self._pod_links is not None:
             self._pod_links.follow(pod_uid, netns)
 
-    def get(self, claim: PreparedClaim) -> NetworkNamespace | None:
-        """That of the sandbox which has the claim's devices, if it is held."""
-        held = self._held.get(claim.pod.uid)
-        return held.netns if held is not None and held.sandbox_id == claim.sandbox_id else None
-
     @contextmanager
     def open(self, claim: PreparedClaim, path: str = "") -> Iterator[NetworkNamespace | None]:
-        """The same, or where it is not held what is at ``path`` (by default the record's); ``None``: it died.
+        """That of the sandbox which has the claim's devices; where it is not held what is at ``path`` (by
+        default the record's); ``None``: it died.
 
         Raises:
             KernelError: what is at the path cannot be opened or entered.
         """
-        held = self.get(claim)
-        opened = open_netns(path or claim.netns_path, claim.netns_id) if held is None else None
-        with opened or nullcontext():
-            yield held or opened
+        sandbox_id, netns = self._held.get(claim.pod.uid, ("", None))
+        if netns is not None and sandbox_id == claim.sandbox_id:
+            yield netns
+            return
+        with open_netns(path or claim.netns_path, claim.netns_id) or nullcontext() as opened:
+            yield opened
 
     def keep_only(self, claims: Iterable[PreparedClaim]) -> None:
-        """Let go of every other, whichever instance of the driver has given its devices back."""
+        """Let go of every other, whichever instance of the driver has restored its devices."""
         if self._held:
             placed = {(claim.pod.uid, claim.sandbox_id) for claim in claims if claim.netns_path}
-            for pod_uid, held in tuple(self._held.items()):
-                if (pod_uid, held.sandbox_id) not in placed:
+            for pod_uid, (sandbox_id, _) in tuple(self._held.items()):
+                if (pod_uid, sandbox_id) not in placed:
                     self._drop(pod_uid)
 
-    def close(self) -> None:
-        """Let go of all."""
-        for pod_uid in tuple(self._held):
-            self._drop(pod_uid)
-
     def _drop(self, pod_uid: str) -> None:
-        held = self._held.pop(pod_uid, None)
-        if held is not None:
+        _, netns = self._held.pop(pod_uid, ("", None))
+        if netns is not None:
             if self._pod_links is not None:
                 self._pod_links.forget(pod_uid)
-            held.netns.close()
+            netns.close()
 
 
 def nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
@@ -149,6 +122,7 @@ def refresh_nodes(
 
 
 def _has_moved(prepared: PreparedDevice) -> bool:
+    """Whether only the pod's namespace shows its RDMA device."""
     return prepared.plan is not None and any(isinstance(step, MoveRdma) for step in prepared.plan.steps)
 
 
@@ -205,52 +179,24 @@ def check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> N
         )
 
 
-def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> Gids:
-    """Return the GIDs of every RDMA device that the pod's containers can use.
-
-    The namespace is only entered for devices that moved into it. What cannot be read has none.
-    """
-    return read_where_they_are(sysfs_root, records, netns_path, _read_gids)
-
-
-def read_where_they_are(
-    sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str, read: Callable[[Path, str], T]
+def read_from_rdma_devices(
+    sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str, read: Callable[[PseudoFiles, str], T]
 ) -> dict[str, T]:
-    """Return what ``read`` finds of each RDMA device, by name, in the sysfs that shows it."""
-    here, moved = _list_rdma_devices(records)
-    found = {name: read(sysfs_root, name) for name in here}
+    """Return what ``read`` finds of each RDMA device that the pod's containers can use, by name.
+
+    The namespace is only entered for devices that moved into it; if it cannot be, they are left out.
+    """
+    devices = [prepared for record in records for prepared in record.devices if pod_rdma_device(prepared)]
+    moved = {pod_rdma_device(prepared) for prepared in devices if _has_moved(prepared)}
+    here = {*map(pod_rdma_device, devices)} - moved
+    warnings: list[str] = []
+    found = {name: read(PseudoFiles(sysfs_root, warnings), name) for name in here}
     if moved:
         try:
             with NetworkNamespace.open(netns_path) as netns, open_sysfs(netns) as root:
-                found |= {name: read(root, name) for name in moved}
+                found |= {name: read(PseudoFiles(root, warnings), name) for name in moved}
         except KernelError as error:
             log.warning("the GIDs of %s are not known: %s", ", ".join(sorted(moved)), error)
-    return found
-
-
-def _list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
-    """Return names of the devices that the host shows, and of those that moved."""
-    here: set[str] = set()
-    moved: set[str] = set()
-    for record in records:
-        for prepared in record.devices:
-            if name := pod_rdma_device(prepared):
-                steps = prepared.plan.steps if prepared.plan is not None else ()
-                (moved if any(isinstance(step, MoveRdma) for step in steps) else here).add(name)
-    return here, moved
-
-
-def _read_gids(root: Path, name: str) -> tuple[str, ...]:
-    warnings: list[str] = []
-    found = read_gids(PseudoFiles(root, warnings), name)
     for warning in warnings:
         log.debug("%s", warning)
     return found
-
-
-def read_gid_tables(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> GidTables:
-    """Return the tables of every RDMA device that the pod's containers can use; unreadable ones are
-    left out."""
-    return read_where_they_are(
-        sysfs_root, records, netns_path, lambda root, name: read_gid_table(PseudoFiles(root, []), name)
-    )

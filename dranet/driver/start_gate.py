@@ -47,7 +47,11 @@ _TEMPORARY = ".new"
 
 class StartGate:
     """The ready files below ``<state_dir>/ready``, and the notes of what is attached below
-    ``<state_dir>/attached``; all are links to namespaces."""
+    ``<state_dir>/attached``; all are links to namespaces.
+
+    Methods that write raise :class:`StoreError` where the disk refuses, and :class:`ProtocolError` for a UID
+    that cannot be part of a path. They may be repeated.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / "ready"
@@ -57,12 +61,9 @@ class StartGate:
         """The mount that holds a container back until the claim is attached."""
         return Mount(source=str(self._folder / claim_uid), destination=f"{CONTAINER_FOLDER}/{claim_uid}")
 
-    def find_claim(self, mount: Mount) -> str | None:
-        """UID of the claim whose ready file this is; ``None`` for any other mount."""
-        return self.find_claim_by_source(mount.source)
-
-    def find_claim_by_source(self, source: str) -> str | None:
-        """The same, quickly: a Synchronize asks it of each mount of the node."""
+    def find_claim(self, source: str) -> str | None:
+        """UID of the claim whose ready file this source of a mount is; ``None`` for any other. Quick: a
+        Synchronize asks it of each mount of the node."""
         folder, _, name = source.rpartition("/")
         return name if folder == str(self._folder) else None
 
@@ -82,53 +83,28 @@ class StartGate:
         return _leads_somewhere(self._folder / claim_uid)
 
     def note_attached(self, claim_uid: str, netns_path: str) -> None:
-        """The claim is verified in the sandbox with this network namespace; its containers wait.
-
-        Raises:
-            StoreError: the file cannot be made.
-            ProtocolError: the uid cannot be part of a path.
-        """
+        """The claim is verified in the sandbox with this network namespace; its containers wait."""
         _put_link(self._notes, claim_uid, netns_path)
 
     def open(self, claim_uid: str, netns_path: str) -> None:
-        """Let the claim's containers start in the sandbox with this network namespace.
-
-        Raises:
-            StoreError: the file cannot be made; the containers wait.
-            ProtocolError: the uid cannot be part of a path.
-        """
+        """Let the claim's containers start in the sandbox with this network namespace."""
         _put_link(self._folder, claim_uid, netns_path)
 
     def open_again(self, claim_uid: str) -> None:
-        """The same, for the sandbox in which the claim was verified.
-
-        Raises:
-            StoreError: it was not, or the file cannot be made; the containers wait.
-            ProtocolError: the uid cannot be part of a path.
-        """
+        """The same, for the sandbox in which the claim was verified. Where it was not: StoreError."""
         try:
-            netns_path = (self._notes / _name(claim_uid)).readlink()
+            netns_path = (self._notes / _checked(claim_uid)).readlink()
         except OSError as error:
             raise _unwritable(self._notes / claim_uid, error) from error
         self.open(claim_uid, str(netns_path))
 
     def shut(self, claim_uid: str) -> None:
-        """Hold the claim's containers back; it stays attached. Repeatable.
-
-        Raises:
-            StoreError: the file cannot be removed; containers may still start.
-            ProtocolError: the uid cannot be part of a path.
-        """
+        """Hold the claim's containers back; it stays attached. After an error containers may still start."""
         _take_link(self._folder, claim_uid)
 
     def close(self, claim_uid: str) -> None:
-        """Hold the claim's containers back; it is attached nowhere. Repeatable.
-
-        Raises:
-            StoreError: a file cannot be removed; containers may still start.
-            ProtocolError: the uid cannot be part of a path.
-        """
-        _take_link(self._folder, claim_uid)
+        """Hold the claim's containers back; it is attached nowhere. After an error they may still start."""
+        self.shut(claim_uid)
         _take_link(self._notes, claim_uid)
 
     def list_claims(self) -> frozenset[str]:
@@ -148,15 +124,15 @@ def _leads_somewhere(path: Path) -> bool:
     return Path(find_path_of_process(str(path.readlink()))).exists()
 
 
-def _name(claim_uid: str) -> str:
-    if not is_name(claim_uid):
-        raise ProtocolError(f"claim uid {claim_uid!r} cannot be part of a path")
-    return claim_uid
+def _checked(name: str) -> str:
+    if not is_name(name):
+        raise ProtocolError(f"{name!r} cannot be part of a path")
+    return name
 
 
 def _put_link(folder: Path, claim_uid: str, target: str) -> None:
     """Replaces an older one at once; one that leads there already needs no disk that takes anything."""
-    path, fresh = folder / _name(claim_uid), folder / f".{claim_uid}"
+    path, fresh = folder / _checked(claim_uid), folder / f".{claim_uid}"
     try:
         if path.is_symlink() and str(path.readlink()) == target:
             return
@@ -171,7 +147,7 @@ def _put_link(folder: Path, claim_uid: str, target: str) -> None:
 
 
 def _take_link(folder: Path, claim_uid: str) -> None:
-    path = folder / _name(claim_uid)
+    path = folder / _checked(claim_uid)
     try:
         files.check_folder(folder)
         _remove_link(path)
@@ -184,16 +160,12 @@ def _take_link(folder: Path, claim_uid: str) -> None:
 def _list_links(folder: Path) -> list[str]:
     try:
         files.check_folder(folder)
-        return [entry.name for entry in folder.iterdir() if _is_ours(entry)]
+        # What a crash left of one begins with a dot, and does not count.
+        return [entry.name for entry in folder.iterdir() if is_name(entry.name) and entry.is_symlink()]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise _unwritable(folder, error) from error
-
-
-def _is_ours(path: Path) -> bool:
-    """Our files are links; what a crash left of one begins with a dot, and does not count."""
-    return is_name(path.name) and path.is_symlink()
 
 
 def _remove_link(path: Path) -> None:
@@ -221,7 +193,8 @@ def may_be_shared(claim: PreparedClaim) -> bool:
 class StartWindows:
     """Containers between two events of the runtime; called on the NRI thread, except :meth:`sweep`.
 
-    One lock: a sweep that has seen no container must not shut what one is given just then.
+    One lock: a sweep that has seen no container must not shut what one is given just then. Errors are those
+    of :class:`StartGate`.
     """
 
     def __init__(self, gate: StartGate, now: Callable[[], float] = time.monotonic) -> None:
@@ -232,11 +205,7 @@ class StartWindows:
         """By pod UID and container ID: since when."""
 
     def begin(self, pod_uid: str, container_id: str, claims: Iterable[PreparedClaim]) -> None:
-        """The pod's devices were verified for this container: it may start.
-
-        Raises:
-            StoreError: a ready file cannot be made; the container must not be created.
-        """
+        """The pod's devices were verified for this container: it may start. After an error it must not."""
         with self._lock:
             for claim in claims:
                 if may_be_shared(claim) or not self._gate.is_open(claim.claim.uid):
@@ -244,21 +213,13 @@ class StartWindows:
             self._starting.setdefault(pod_uid, {})[container_id] = self._now()
 
     def end(self, pod_uid: str, container_id: str, claims: Iterable[PreparedClaim]) -> None:
-        """The container has its mounts.
-
-        Raises:
-            StoreError: a ready file cannot be removed.
-        """
+        """The container has its mounts."""
         with self._lock:
             self._starting.get(pod_uid, {}).pop(container_id, None)
             self._shut(pod_uid, claims)
 
     def sweep(self, pod_uid: str, claims: Iterable[PreparedClaim]) -> None:
-        """Shut what a container that never came, or a driver that was killed, has left open.
-
-        Raises:
-            StoreError: a ready file cannot be removed.
-        """
+        """Shut what a container that never came, or a driver that was killed, has left open."""
         with self._lock:
             self._shut(pod_uid, claims)
 
@@ -291,7 +252,8 @@ class ClaimFolders:
     write one: after a power cut all are written again.
 
     ``names`` are those of all files that may be in one. ``noun`` and ``hint`` are for messages: what the
-    files are, and what else helps where the folder cannot be written.
+    files are, and what else helps where the folder cannot be written. A name that cannot be part of a path
+    is a :class:`ProtocolError`.
     """
 
     def __init__(self, root: Path, names: Collection[str], noun: str, hint: str = "") -> None:
@@ -301,11 +263,6 @@ class ClaimFolders:
         self._hint = hint
 
     def folder_of(self, claim_uid: str, name: str) -> Path:
-        """What containers see.
-
-        Raises:
-            ProtocolError: one of the names cannot be part of a path.
-        """
         return self._claim_folder(claim_uid) / _checked(name)
 
     @contextmanager
@@ -314,7 +271,6 @@ class ClaimFolders:
 
         Raises:
             StoreError: the folder cannot be written; also for an OSError of the block.
-            ProtocolError: as :meth:`folder_of`.
         """
         folder = self.folder_of(claim_uid, name)
         try:
@@ -336,9 +292,6 @@ class ClaimFolders:
 
         What the driver did not make there stays. What cannot be removed holds up no pod's end: it is
         harmless, and the next start tries again.
-
-        Raises:
-            ProtocolError: the uid cannot be part of a path.
         """
         folder = self._claim_folder(claim_uid)
         try:
@@ -354,7 +307,6 @@ class ClaimFolders:
             log.warning("left behind: %s", self._unwritable(folder, error))
 
     def _remove_own(self, path: Path) -> None:
-        """One entry of a claim's folder."""
         if stat.S_ISDIR(path.lstat().st_mode):
             for name in self._names:
                 files.remove_file(path / name)
@@ -396,9 +348,3 @@ class ClaimFolders:
         return StoreError(
             f"{self._noun} {path}: {error.strerror}", hint=files.hint_for(error, hint), retryable=True
         )
-
-
-def _checked(name: str) -> str:
-    if not is_name(name):
-        raise ProtocolError(f"{name!r} cannot be part of a path")
-    return name

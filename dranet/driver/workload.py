@@ -1,4 +1,4 @@
-"""Builds what one container gets. Loaded for the first container that asks for something."""
+"""Builds what the programs of one container get. Loaded for the first container that asks for something."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct
 
 from dranet.claims.nccl.config import CONF_FILE, ConfigInput, render_config
-from dranet.claims.nccl.devices import GidChoice, PodNic, choose_gid_index, list_nics
+from dranet.claims.nccl.devices import PodNic, choose_gid_index, list_nics
 from dranet.claims.nccl.topology import (
     NCCL,
     UNKNOWN,
@@ -21,7 +21,6 @@ from dranet.claims.nccl.topology import (
 )
 from dranet.claims.nccl.user_overrides import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
 from dranet.claims.workload import build_environment, list_memory_nodes
-from dranet.driver.pod_devices import GidTables
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
@@ -33,6 +32,7 @@ from dranet.model.workload import (
     CONFIG_PATH,
     TOPOLOGY_NAME,
     TOPOLOGY_PATH,
+    GidSlot,
     NcclSettings,
     Processor,
     WorkloadSettings,
@@ -47,8 +47,8 @@ class PodContext(Struct, frozen=True):
     gpus: Sequence[Device]
     """The pod's GPUs, by PCI address."""
     facts: NodeFacts
-    gids: GidTables
-    """Empty if they are not asked for."""
+    gids: Mapping[str, Sequence[GidSlot]]
+    """Tables by RDMA device; empty if they are not asked for."""
     can_set_memory_policy: bool
     """Whether the runtime can."""
     uplink: str = ""
@@ -65,16 +65,6 @@ class Content(Struct, frozen=True):
     environment: tuple[tuple[str, str], ...] = ()
     memory_nodes: str = ""
     memory_policy: MemoryPolicy | None = None
-
-
-def wants_gids(settings: WorkloadSettings) -> bool:
-    """Whether GID tables have to be read."""
-    return settings.nccl.gid_index == AUTO
-
-
-def wants_uplink(settings: WorkloadSettings) -> bool:
-    """Whether the pod's routes have to be read."""
-    return settings.nccl.config_file and not settings.nccl.socket_interface
 
 
 def build_content(
@@ -102,18 +92,10 @@ def build_content(
     return Content(files, environment, nodes, policy)
 
 
-_Choice = Callable[[WorkloadSettings], bool]
-"""Selects devices by what their parameters ask for."""
-
-
-def _list_paired(context: PodContext, is_for: _Choice) -> tuple[PodNic, ...]:
+def _list_paired(context: PodContext, is_for: Callable[[WorkloadSettings], bool]) -> tuple[PodNic, ...]:
     """List NICs in the order of the GPUs; takes a millisecond or more if there are many."""
     ports = {device.name: tuple(p.number for p in device.ports) for device in context.facts.rdma_devices}
     return list_nics(context.records, context.gpus, ports, is_for)
-
-
-def _list_any(context: PodContext, is_for: _Choice = lambda _: True) -> tuple[PodNic, ...]:
-    return list_nics(context.records, (), {}, is_for)
 
 
 def _build_files(
@@ -133,8 +115,8 @@ def _build_files(
                 container=container.name,
                 nics=nics,
                 settings=settings,
-                others=_list_any(context, lambda asked: not asked.nccl.config_file),
-                gids=_choose_gids(settings, nics, context.gids),
+                others=list_nics(context.records, (), {}, lambda asked: not asked.nccl.config_file),
+                gids=choose_gid_index(nics, context.gids) if settings.gid_index == AUTO else None,
                 topology_path=TOPOLOGY_PATH if TOPOLOGY_NAME in files else "",
                 topology_problem=problem,
                 is_read=is_read,
@@ -145,14 +127,10 @@ def _build_files(
     return files
 
 
-def _choose_gids(settings: NcclSettings, nics: Sequence[PodNic], tables: GidTables) -> GidChoice | None:
-    return choose_gid_index(nics, tables) if settings.gid_index == AUTO else None
-
-
 def _build_topology(container: Container, context: PodContext) -> tuple[str, str]:
     """Return the file, or why it is missing. NCCL would end the program over a file that it cannot read, so
     it is read back."""
-    devices = [nic.device for nic in _list_any(context)]
+    devices = [nic.device for nic in list_nics(context.records, (), {})]
     version = find_version(context.gpus, context.facts)
     topology = build_topology(devices, context.gpus, context.facts, context.processor, version or NCCL)
     problem = ""
@@ -191,7 +169,7 @@ def _place_memory(wanted: str, container: Container, context: PodContext) -> tup
     it assigns."""
     if not wanted or POLICY_MARK in container.env:
         return "", None
-    near = _list_any(context, lambda asked: bool(asked.memory_policy))
+    near = list_nics(context.records, (), {}, lambda asked: bool(asked.memory_policy))
     nodes = ",".join(map(str, list_memory_nodes(near, context.gpus, context.nodes_with_memory)))
     if not nodes:
         return "", None

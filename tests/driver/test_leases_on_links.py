@@ -308,7 +308,7 @@ def test_a_restart_after_the_end_of_a_lease_leaves_the_rest_of_the_pods_links_as
     after.bench.reconcile(sandbox(after.pod))
     assert after.bench.told.failures == []
     (record,) = after.bench.store.get_all()
-    assert after.bench.attachments._namespaces.get(record) is not None  # so its link is watched
+    assert record.pod.uid in after.bench.attachments._namespaces._held  # so its link is watched
     with pytest.raises(KernelError):
         after.bench.create_container(sandbox(after.pod))
     assert after.bench.told.failures == []

@@ -709,7 +709,7 @@ def test_a_namespace_that_cannot_be_entered_for_once_takes_no_gids_out_of_the_fi
     driver, record = rdma_pod
     write_gids(driver.sysfs, "mlx5_0", GID)
     driver.metadata.attached([record], (NIC_LINK,), "/nowhere")
-    monkeypatch.setattr("dranet.driver.metadata.read_pod_gids", lambda *_: {})
+    monkeypatch.setattr("dranet.driver.metadata.read_from_rdma_devices", lambda *_: {})
     assert driver.metadata.refreshed([record], "/nowhere") is None
     assert attributes_of(driver)[RDMA_GIDS] == {"strings": [GID]}
 

@@ -20,6 +20,7 @@ from dranet.driver import hooks
 from dranet.driver.attachments import Attachments, AttachReport
 from dranet.errors import HookDeadlineError, KernelError, Reason, StoreError
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.plan import RdmaAccess
 from dranet.model.sandbox import MEMLOCK, Container, ContainerAdjustment, Rlimit
 from dranet.runtime.containers import CdiDevice
@@ -428,7 +429,7 @@ def test_hooks_are_no_ops_when_a_newer_driver_has_written_records(
 # --- whoever follows the links of pods ------------------------------------------------------------------
 
 
-class Followed:
+class Followed(PodLinks):
     """As the health of links in pods does."""
 
     def __init__(self) -> None:
