@@ -354,7 +354,7 @@ class _Assembly:
             boot_id=self._boot_id,
             sources=PrepareSources(
                 fetch=lambda ref: fetch_claim_for_node(self._client, ref, self.settings.node_name),
-                inventory=self.inventory,
+                get_offered=self.inventory.get_offered,
                 is_runtime_ready=lambda: self.nri.is_ready,
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,

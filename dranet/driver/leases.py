@@ -19,7 +19,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,6 +36,22 @@ from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics, Outcome
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LinksListener = Callable[[PreparedClaim, Sequence[AttachedLink]], Sequence[AttachedLink]]
+"""Takes the links of a claim as they are in its pod now; returns them with what belongs to them (RDMA)."""
+
+THREADS = 16
+"""A server that is silent holds a thread for ten seconds, and the kubelet asks for many claims at once."""
+RETRY_SECONDS = 60.0
+"""The least time between two attempts to renew (RFC 2131, 4.4.5)."""
+JITTER = 0.1
+"""A renewal begins up to this part of T1 early, so that pods that started together do not ask together."""
+_ENDED = (Reason.DHCP_LEASE_EXPIRED, Reason.DHCP_LEASE_REFUSED)
+"""Reasons after which there is nothing left to renew."""
 
 
 class LeaseClient:
@@ -72,23 +88,22 @@ class LeaseClient:
             return read_attached(plans, netns)
 
 
-def check_namespace(path: str, netns_id: str) -> None:
-    """A path may lead to the namespace of a later pod, where another link has the name.
+def _check_namespace(record: PreparedClaim) -> None:
+    """The path may lead to the namespace of a later pod, where another link has the name.
 
     Raises:
         KernelError: ``NetworkNamespaceGone``: it does, or to none.
     """
-    with NetworkNamespace.open(path) as netns:
+    if not record.netns_id:
+        return
+    with NetworkNamespace.open(record.netns_path) as netns:
         found = read_netns_id(netns)
-    if found != netns_id:
+    if found != record.netns_id:
         raise KernelError(
-            f"{path} leads to another pod's network namespace by now",
+            f"{record.netns_path} leads to another pod's network namespace by now",
             operation="renew DHCP lease",
             reason=Reason.NETNS_GONE,
         )
-
-
-log = logging.getLogger(__name__)
 
 
 class HeldLease(Struct, frozen=True):
@@ -114,7 +129,6 @@ class HeldLease(Struct, frozen=True):
 
 
 def iter_leases(records: Iterable[PreparedClaim]) -> Iterator[HeldLease]:
-    """Every lease of the records."""
     for record in records:
         for position, device in enumerate(record.devices):
             if device.plan is not None and device.plan.lease is not None:
@@ -200,8 +214,7 @@ class LeaseRecords:
     def _take_from_pod(self, own: HeldLease, is_refused: bool) -> tuple[float, Sequence[AttachedLink] | None]:
         record = own.record
         try:
-            if record.netns_id:
-                check_namespace(record.netns_path, record.netns_id)
+            _check_namespace(record)
             name = own.plan.pod_ifname
             seconds_left = self._client.end(own.lease, record.netns_path, name, is_refused=is_refused)
             return seconds_left, self._client.look(record.plans, record.netns_path)
@@ -229,38 +242,15 @@ class LeaseRecords:
         return committed
 
 
-__all__ = ["Clock", "HeldLease", "LeaseClient", "Leases", "iter_leases", "next_attempt_age"]
+class LeaseRequest(NamedTuple):
+    """A lease to be had before a claim can be planned."""
 
-
-T = TypeVar("T")
-
-THREADS = 16
-"""A server that is silent holds a thread for ten seconds, and the kubelet asks for many claims at once."""
-RETRY_SECONDS = 60.0
-"""The least time between two attempts to renew (RFC 2131, 4.4.5)."""
-JITTER = 0.1
-"""A renewal begins up to this part of T1 early, so that pods that started together do not ask together."""
-_ENDED = (Reason.DHCP_LEASE_EXPIRED, Reason.DHCP_LEASE_REFUSED)
-"""Reasons after which there is nothing left to renew."""
-
-
-LinksListener = Callable[[PreparedClaim, Sequence[AttachedLink]], Sequence[AttachedLink]]
-"""Takes the links of a claim as they are in its pod now; returns them with what belongs to them (RDMA)."""
-
-
-def _keep_to_ourselves(_: PreparedClaim, links: Sequence[AttachedLink]) -> Sequence[AttachedLink]:
-    return links
-
-
-class Wanted(Protocol):
-    """A lease to be had before a claim can be planned (``driver.planner.LeaseRequest``)."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def ifname(self) -> str: ...
-    @property
-    def mac(self) -> str: ...
+    device: str
+    """Which device of the claim it is for: a key of the leases that :meth:`Planner.plan` takes."""
+    ifname: str
+    """The link on the node from which to ask."""
+    mac: str
+    """Whom the server is to see; that of the link in the pod."""
 
 
 class Clock:
@@ -275,7 +265,6 @@ class Clock:
         return time.monotonic()
 
     def jitter(self) -> float:
-        """0 to 1."""
         return secrets.SystemRandom().random()
 
     async def wait(self, news: asyncio.Event, seconds: float) -> None:
@@ -299,8 +288,6 @@ class _Watch(Struct):
 
 
 class Leases:
-    """The leases of this node's claims."""
-
     def __init__(
         self,
         store: ClaimStore,
@@ -310,7 +297,7 @@ class Leases:
         *,
         client: LeaseClient | None = None,
         clock: Clock | None = None,
-        on_links: LinksListener = _keep_to_ourselves,
+        on_links: LinksListener = lambda _, links: links,
     ) -> None:
         self._store = store
         self._attachments = attachments
@@ -330,31 +317,26 @@ class Leases:
 
     # --- Prepare and Unprepare ---
 
-    async def acquire(self, wanted: Sequence[Wanted]) -> dict[str, DhcpLease]:
+    async def acquire(self, wanted: Sequence[LeaseRequest]) -> dict[str, DhcpLease]:
         """Take every lease, by ``device``; all or none.
 
         Raises:
             KernelError: ``DHCPFailed`` and the like, of the first that failed.
         """
-        asked = [self._acquire_one(request) for request in wanted]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        leases = {
-            request.device: answer
-            for request, answer in zip(wanted, answers, strict=True)
-            if isinstance(answer, DhcpLease)
-        }
+        answers = await asyncio.gather(*map(self._acquire_one, wanted), return_exceptions=True)
+        pairs = zip(wanted, answers, strict=True)
+        leases = {asked.device: answer for asked, answer in pairs if isinstance(answer, DhcpLease)}
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if errors:
             await self.release_unused(wanted, leases)
             raise errors[0]
         return leases
 
-    async def _acquire_one(self, request: Wanted) -> DhcpLease:
+    async def _acquire_one(self, request: LeaseRequest) -> DhcpLease:
         outcome = Outcome.FAILED
         try:
-            lease = await self._on_link(
-                request.ifname, functools.partial(self._client.acquire, request.ifname, request.mac)
-            )
+            ask = functools.partial(self._client.acquire, request.ifname, request.mac)
+            lease = await self._on_link(request.ifname, ask)
             outcome = Outcome.SUCCESS
         finally:
             self._metrics.requests.labels(outcome).inc()
@@ -363,7 +345,7 @@ class Leases:
         log.info("leased", extra={"context": context})
         return lease
 
-    async def release_unused(self, wanted: Iterable[Wanted], leases: Mapping[str, DhcpLease]) -> None:
+    async def release_unused(self, wanted: Iterable[LeaseRequest], leases: Mapping[str, DhcpLease]) -> None:
         """Release what a claim got that is not prepared after all. Raises nothing."""
         pairs = ((request.ifname, leases.get(request.device)) for request in wanted)
         await asyncio.gather(*(self._release_one(ifname, lease) for ifname, lease in pairs if lease))
@@ -443,7 +425,7 @@ class Leases:
         rebind = age >= own.lease.rebind_seconds
         try:
             renewed = await self._ask(own, rebind)
-            is_kept = await self._in_thread(functools.partial(self._keep, own, renewed))
+            is_kept = await self._in_thread(functools.partial(self._records.keep, own, renewed))
         except DranetError as error:
             if self._records.is_in_place(own):  # else it is asked again at once, where the link is now
                 await self._note_failure(own, watch, error)
@@ -456,9 +438,6 @@ class Leases:
         if watch.is_lost:
             await self._report_back(own)
 
-    def _keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
-        return self._records.keep(own, renewed)
-
     async def _ask(self, own: HeldLease, rebind: bool) -> DhcpLease:
         if own.record.netns_path:
             return await self._in_thread(functools.partial(self._ask_in_pod, own, rebind))
@@ -466,8 +445,7 @@ class Leases:
 
     def _ask_in_pod(self, own: HeldLease, rebind: bool) -> DhcpLease:
         record = own.record
-        if record.netns_id:
-            check_namespace(record.netns_path, record.netns_id)
+        _check_namespace(record)
         return self._client.renew(own.lease, record.netns_path, own.plan.pod_ifname, rebind=rebind)
 
     async def _ask_on_host(self, own: HeldLease) -> DhcpLease:
@@ -506,9 +484,8 @@ class Leases:
         try:
             ended = await self._in_thread(end)
         except DranetError as problem:
-            log.warning(
-                "an ended lease is looked at again: %s", problem, extra={"context": {"pod": own.record.pod}}
-            )
+            context = {"pod": own.record.pod}
+            log.warning("an ended lease is looked at again: %s", problem, extra={"context": context})
             return
         if ended is None:
             return

@@ -1,16 +1,14 @@
 """Plan a claim: claim + inventory + link state -> :class:`PreparedClaim`, the data that the hook will replay.
 
-:class:`Planner` decides in two steps. :meth:`Planner.decode` finds what the claim asks for, and on which
-links a DHCP server has to be asked first; :meth:`Planner.plan` reads the links and plans. Neither changes
-anything. The caller holds the node's devices during the second. :class:`NodeReader` is the view of the
-node's kernel: slow look-ups belong here, not in the hook.
+:meth:`Planner.decode` finds what the claim asks for, and on which links a DHCP server has to be asked first;
+:meth:`Planner.plan` reads the links and plans, while the caller holds the node's devices. Neither changes
+anything. Slow look-ups belong here (:class:`NodeReader`), not in the hook.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +22,7 @@ from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.claims.plan.workload import plan_workload
 from dranet.claims.select import select_results
 from dranet.claims.workload import merge_settings
+from dranet.driver.leases import LeaseRequest
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
 from dranet.kernel.attachment.hardware import open_queues
 from dranet.kernel.attachment.links import open_host_side, read_link
@@ -57,50 +56,29 @@ from dranet.store.claim_store import ClaimStore
 
 
 class NodeReader:
-    """Reads the network namespace of the calling thread, and sysfs and procfs below these roots."""
+    """Reads the network namespace of the calling thread, and sysfs and procfs below these roots.
+
+    A device that is gone, or cannot be used as it is, is a :class:`DeviceError`; what the kernel does not
+    report a :class:`KernelError`.
+    """
 
     def __init__(self, sysfs_root: Path, procfs_root: Path = Path("/proc")) -> None:
         self._sysfs_root, self._procfs_root = sysfs_root, procfs_root
 
     def read_mac(self, ifname: str) -> str:
-        """The hardware address of a link.
-
-        Raises:
-            DeviceError: there is no such link.
-            KernelError: netlink failed.
-        """
         with NetlinkSocket.open() as rtnl:
             return _read_present(rtnl, ifname).mac
 
-    def has_sysctl(self, name: str) -> bool:
-        """Whether the kernel has a setting: ``net.ipv4.tcp_mtu_probing``."""
-        return Path("/proc/sys", *name.split(".")).exists()
-
     def read_link(self, ifname: str) -> LinkState:
-        """The state of a link that will move.
-
-        Raises:
-            DeviceError: it is gone, enslaved, or could not be restored as it is.
-            KernelError: netlink failed.
-        """
+        """Read a link that will move."""
         return read_link_state(ifname)
 
     def read_ipoib(self, pci_address: str) -> tuple[IpoibState, ...]:
-        """The IPoIB interfaces of a PCI function whose RDMA device will move.
-
-        Raises:
-            DeviceError: one could not be restored.
-            KernelError: netlink failed.
-        """
+        """Read the IPoIB interfaces of a PCI function whose RDMA device will move."""
         return read_ipoib_states(pci_address)
 
     def read_parent(self, ifname: str) -> LinkState:
-        """Read a link that stays: what links on top of it depend on, without addresses and routes.
-
-        Raises:
-            DeviceError: it is gone, down or enslaved, so that nothing can be put on top of it.
-            KernelError: netlink failed.
-        """
+        """Read a link that stays: what links on top of it depend on, without addresses and routes."""
         with NetlinkSocket.open() as rtnl:
             link = _read_present(rtnl, ifname)
             _check_parent(rtnl, link)
@@ -119,11 +97,6 @@ class NodeReader:
         )
 
     def read_rules(self) -> tuple[AddRule, ...]:
-        """The policy rules of the namespace, of both IP versions.
-
-        Raises:
-            KernelError: netlink failed.
-        """
         with NetlinkSocket.open() as rtnl:
             return tuple(rule for version in (4, 6) for rule in read_rules(rtnl, version) or ())
 
@@ -137,11 +110,7 @@ class NodeReader:
         return max((sysfs.integer(f"class/net/{port}/mtu") or 0 for port in ports), default=0) or None
 
     def read_cpu_surroundings(self, pci_address: str, ifname: str, asked: Collection[str]) -> CpuSurroundings:
-        """Which CPUs there are, and which work for a device now, as far as ``irq``, ``xps`` and ``rps`` ask.
-
-        Raises:
-            KernelError: the link's queues cannot be seen.
-        """
+        """Which CPUs there are, and which work for a device now, as far as asked (irq, xps, rps)."""
         sysfs, procfs = PseudoFiles(self._sysfs_root, []), PseudoFiles(self._procfs_root, [])
         irqs, queues, balancer = dict[int, tuple[int, ...]](), dict[str, str](), ""
         if "irq" in asked:
@@ -154,27 +123,16 @@ class NodeReader:
         return CpuSurroundings(read_cpu_layout(sysfs, procfs), recorded, queues, balancer)
 
     def read_rdma_exclusive(self) -> bool:
-        """Whether RDMA devices belong to one network namespace each, now: an administrator may change it.
-
-        Raises:
-            KernelError: the kernel does not report it; a guess would leave the device on the wrong side.
-        """
+        """Whether RDMA devices belong to one network namespace each, now: an administrator may change it. A
+        guess would leave the device on the wrong side."""
         warnings: list[str] = []
         exclusive = read_netns_exclusive(warnings)
         if warnings:
             raise KernelError(f"the RDMA namespace mode cannot be read: {warnings[0]}", operation="rdma-mode")
         return exclusive
 
-    def read_cm_defaults(self, rdma_device: str) -> Mapping[str, str]:
-        """The defaults of ``rdma_cm`` that a device loses when it moves, by ``1/default_roce_mode``."""
-        return read_cm_defaults(rdma_device)
-
     def read_management_nodes(self, rdma_device: str) -> tuple[CharDevice, ...]:
-        """``umad`` and ``issm`` of an RDMA device.
-
-        Raises:
-            DeviceError: it has none (is ``ib_umad`` loaded?), or they cannot be read.
-        """
+        """``umad`` and ``issm`` of an RDMA device."""
         warnings: list[str] = []
         nodes = read_management_nodes(PseudoFiles(self._sysfs_root, warnings), rdma_device)
         if not nodes:
@@ -210,25 +168,6 @@ def _check_parent(rtnl: NetlinkSocket, link: Link) -> None:
 
 
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
-
-
-class Offers(Protocol):
-    """What Prepare asks of the inventory."""
-
-    def get_offered(self, name: str) -> Device:
-        """Raises DeviceError for what is not on offer."""
-        ...
-
-
-class LeaseRequest(NamedTuple):
-    """An address to be had from a DHCP server before the claim can be planned."""
-
-    device: str
-    """Which device of the claim it is for: a key of the leases that :meth:`Planner.plan` takes."""
-    ifname: str
-    """The link on the node from which to ask."""
-    mac: str
-    """Whom the server is to see; that of the link in the pod."""
 
 
 class DecodedDevice(Struct, frozen=True):
@@ -280,16 +219,17 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        inventory: Offers,
+        get_offered: Callable[[str], Device],
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
         vendor_device: Callable[[Device], str] | None = None,
     ) -> None:
-        """``vendor_device``: the vendor's CDI device of a GPU, or empty."""
+        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
+        the vendor's CDI device of a GPU, or empty."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._inventory = inventory
+        self._get_offered = get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
@@ -303,10 +243,8 @@ class Planner:
             DeviceError: a device is gone, busy or not offered.
         """
         selections = select_results(claim, self._driver_name)
-        offered = [self._inventory.get_offered(selection.result.device) for selection in selections]
-        configs = decode_configs(
-            [(selection, device.kind) for selection, device in zip(selections, offered, strict=True)]
-        )
+        offered = [self._get_offered(selection.result.device) for selection in selections]
+        configs = decode_configs([(s, device.kind) for s, device in zip(selections, offered, strict=True)])
         devices = tuple(
             DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
             for selection, device, config in zip(selections, offered, configs, strict=True)
@@ -336,10 +274,11 @@ class Planner:
         record = PreparedClaim(
             decoded.claim, decoded.pod, devices, boot_id=self._boot_id, others=decoded.others
         )
-        others = self._other_claims_of_pod(record)
-        check_pod([plan for claim in (record, *others) for plan in claim.plans])
-        merge_settings([record, *others])
-        check_parents(record.plans, self._links_on_top(decoded.claim))
+        of_pod = [c for c in self._store.get_by_pod(record.pod.uid) if c.claim.uid != record.claim.uid]
+        check_pod([plan for claim in (record, *of_pod) for plan in claim.plans])
+        merge_settings([record, *of_pod])
+        others = [(f"claim {c.claim} (pod {c.pod})", c.plans) for c in self._get_others(decoded.claim)]
+        check_parents(record.plans, ((name, plan) for name, plans in others for plan in plans))
         return record
 
     def _find_vendor_device(self, device: Device) -> str:
@@ -366,7 +305,7 @@ class Planner:
     def _client_mac(self, claim: ClaimRef, decoded: DecodedDevice) -> str:
         device, interface = decoded.device, decoded.config.interface
         if not device.ifname:
-            raise _no_link(device)
+            raise DeviceError(f"device {device.name} has no network interface on the host")
         own = self._node.read_mac(device.ifname)
         if len(own) != _ETHERNET_MAC_LENGTH:
             raise ClaimError(
@@ -393,20 +332,12 @@ class Planner:
 
     def _read_rules(self, devices: Sequence[DecodedDevice]) -> tuple[AddRule, ...]:
         """The node's policy rules, once for a claim, where a link moves that may have some."""
-        is_any = any(
-            decoded.is_link
-            and not decoded.is_on_top
-            and decoded.config.interface.inherit_routing is not False
-            for decoded in devices
-        )
-        return self._node.read_rules() if is_any else ()
+        moving = [decoded for decoded in devices if decoded.is_link and not decoded.is_on_top]
+        may_inherit = any(decoded.config.interface.inherit_routing is not False for decoded in moving)
+        return self._node.read_rules() if may_inherit else ()
 
     def _plan_one(
-        self,
-        claim: ClaimRef,
-        decoded: DecodedDevice,
-        lease: DhcpLease | None,
-        rules: tuple[AddRule, ...],
+        self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None, rules: tuple[AddRule, ...]
     ) -> PreparedDevice:
         result, device = decoded.result, decoded.device
         prepared = PreparedDevice(
@@ -418,12 +349,12 @@ class Planner:
             cdi_ids=tuple(filter(None, (self._device_id(claim.uid, device.name), decoded.vendor_cdi_id))),
             vendor_cdi_id=decoded.vendor_cdi_id,
         )
-        if result.admin_access:
-            has_nodes = device.kind is DeviceKind.GPU
-            return prepared if has_nodes else replace(prepared, cdi_ids=())
         if device.kind is DeviceKind.GPU:
-            plan_device(device, None, decoded.config, rdma_exclusive=False)  # refuses what is not for it
+            if not result.admin_access:
+                plan_device(device, None, decoded.config, rdma_exclusive=False)  # refuses what is not for it
             return prepared
+        if result.admin_access:
+            return replace(prepared, cdi_ids=())
         exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
         plan = self._plan_device(claim, decoded, lease, exclusive, rules)
         rdma, workload = self._plan_rdma(decoded, exclusive), plan_workload(decoded.config)
@@ -455,7 +386,7 @@ class Planner:
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):
-            return replace(plan, rdma_cm=self._node.read_cm_defaults(device.rdma_device))
+            return replace(plan, rdma_cm=read_cm_defaults(device.rdma_device))
         return plan
 
     def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:
@@ -469,10 +400,12 @@ class Planner:
         moves_alone = exclusive and device.kind is DeviceKind.RDMA and device.rdma_pci_address
         return self._node.read_ipoib(device.rdma_pci_address) if moves_alone else ()
 
-    def _check_sysctls(self, device: Device, config: NetworkConfig) -> None:
+    @staticmethod
+    def _check_sysctls(device: Device, config: NetworkConfig) -> None:
         """Those of the whole namespace: the kernel of the node has what that of the pod has."""
         asked = [name for name in config.sysctls if not is_per_interface(name)]
-        absent = [f'sysctls["{name}"]' for name in asked if not self._node.has_sysctl(name)]
+        files = {f'sysctls["{name}"]': Path("/proc/sys", *name.split(".")) for name in asked}
+        absent = [name for name, path in files.items() if not path.exists()]
         if absent:
             raise ClaimError(
                 f"device {device.name}: {', '.join(absent)}: the kernel of this node has no such setting",
@@ -491,15 +424,6 @@ class Planner:
         nodes = self._node.read_management_nodes(device.rdma_device) if wants_nodes else ()
         return plan_rdma_access(device, config, nodes, exclusive=exclusive)
 
-    def _other_claims_of_pod(self, record: PreparedClaim) -> list[PreparedClaim]:
-        """They share its namespace, and its containers."""
-        return [c for c in self._store.get_by_pod(record.pod.uid) if c.claim.uid != record.claim.uid]
-
-    def _links_on_top(self, claim: ClaimRef) -> Iterator[tuple[str, AttachPlan]]:
-        """What other claims of this boot have on the node's devices."""
-        for other in self._get_others(claim):
-            yield from ((f"claim {other.claim} (pod {other.pod})", plan) for plan in other.plans)
-
     def _get_others(self, claim: ClaimRef) -> Iterator[PreparedClaim]:
         for other in self._store.get_all():
             if other.claim.uid != claim.uid and other.boot_id == self._boot_id:
@@ -507,17 +431,13 @@ class Planner:
 
     def _check_free(self, claim: ClaimRef, devices: Sequence[DecodedDevice]) -> None:
         """The last line of defence against a double allocation."""
-        for decoded in devices:
-            if not decoded.result.admin_access:
-                self._check_one_free(claim, decoded)
-
-    def _check_one_free(self, claim: ClaimRef, decoded: DecodedDevice) -> None:
+        wanted = {own.device.name: own.result.share_id for own in devices if not own.result.admin_access}
         for other in self._get_others(claim):
             for held in other.devices:
-                is_held = held.device.name == decoded.device.name and not held.admin_access
-                if is_held and not (decoded.result.share_id and _is_share(held)):
+                is_held = held.device.name in wanted and not held.admin_access
+                if is_held and not (wanted[held.device.name] and _is_share(held)):
                     raise DeviceHeldError(
-                        f"device {decoded.device.name} is prepared for claim {other.claim} (pod {other.pod})",
+                        f"device {held.device.name} is prepared for claim {other.claim} (pod {other.pod})",
                         holder=other.claim.uid,
                         hint="it is free once that pod has ended",
                     )
@@ -565,10 +485,6 @@ def _not_shareable(device: Device) -> ClaimError:
 
 def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:
     return f"{claim.uid}/{decoded.key}"
-
-
-def _no_link(device: Device) -> DeviceError:
-    return DeviceError(f"device {device.name} has no network interface on the host")
 
 
 def _join(errors: Sequence[ClaimError]) -> ClaimError:

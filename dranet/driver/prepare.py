@@ -44,7 +44,7 @@ from dranet.telemetry import Metrics, PreparePhase
 from dranet.telemetry.metrics import PrepareMetrics
 
 if TYPE_CHECKING:
-    from dranet.driver.planner import DecodedClaim, Offers, Planner
+    from dranet.driver.planner import DecodedClaim, Planner
 
 RETURN_WAIT_SECONDS = 20.0
 """How long an Unprepare, which has 30 s, waits for NICs on their way back from a dead namespace."""
@@ -176,7 +176,7 @@ class PrepareSources(Struct, frozen=True):
 
     fetch: Callable[[ClaimRef], Awaitable[Claim]]
     """The claim as the API server has it now; raises ClaimError or ClusterError."""
-    inventory: Offers
+    get_offered: Callable[[str], Device]
     is_runtime_ready: Callable[[], bool]
     """Whether the runtime calls our hooks."""
     sysfs_root: Path = Path("/sys")
@@ -439,7 +439,7 @@ class Preparer:
         return Planner(
             self._driver_name,
             self._boot_id,
-            self._sources.inventory,
+            self._sources.get_offered,
             self._store,
             self._files.device_id,
             NodeReader(self._sources.sysfs_root, self._sources.procfs_root),

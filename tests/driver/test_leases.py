@@ -15,7 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments
-from dranet.driver.leases import Clock, LeaseClient, Leases, LinksListener, iter_leases, next_attempt_age
+from dranet.driver.leases import (
+    Clock,
+    LeaseClient,
+    LeaseRequest,
+    Leases,
+    LinksListener,
+    iter_leases,
+    next_attempt_age,
+)
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, KernelError, Reason, StoreError
@@ -658,14 +666,10 @@ async def test_a_prepared_claim_whose_server_comes_to_its_senses_has_its_lease_a
 # --- Prepare and Unprepare -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Asked:
-    device: str
-    ifname: str
-    mac: str
-
-
-ASKED = (Asked("nic-1", "eth1", "02:00:00:00:00:01"), Asked("nic-2", "eth2", "02:00:00:00:00:02"))
+ASKED = (
+    LeaseRequest("nic-1", "eth1", "02:00:00:00:00:01"),
+    LeaseRequest("nic-2", "eth2", "02:00:00:00:00:02"),
+)
 
 
 async def test_every_lease_is_taken(bench: Bench) -> None:
@@ -700,7 +704,7 @@ async def test_one_conversation_at_a_time_on_a_link_and_several_on_several(bench
             return super().acquire(ifname, mac, wanted)
 
     bench.leases._client = Watched(bench.clock)
-    shares = [Asked(f"nic-1/{n}", "eth1", f"02:00:00:00:00:1{n}") for n in range(4)]
+    shares = [LeaseRequest(f"nic-1/{n}", "eth1", f"02:00:00:00:00:1{n}") for n in range(4)]
     assert len(await bench.leases.acquire([*ASKED, *shares])) == 6
     assert most["eth1"] == 1
 

@@ -124,7 +124,7 @@ class Driver:
             boot_id="boot",
             sources=PrepareSources(
                 fetch=self._fetch,
-                inventory=Offered(),
+                get_offered=Offered().get_offered,
                 is_runtime_ready=lambda: True,
                 sysfs_root=self.sysfs,
             ),

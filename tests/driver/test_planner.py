@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.link import make_mac
-from dranet.driver.planner import LeaseRequest, NodeReader, Planner
+from dranet.driver.leases import LeaseRequest
+from dranet.driver.planner import NodeReader, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
@@ -105,7 +106,12 @@ class Bench:
         self.store.open()
         self.node = FakeNode()
         self.planner = Planner(
-            "dra.net", "boot", Offered(), self.store, lambda uid, name: f"dra.net/nic={uid}-{name}", self.node
+            "dra.net",
+            "boot",
+            Offered().get_offered,
+            self.store,
+            lambda uid, name: f"dra.net/nic={uid}-{name}",
+            self.node,
         )
 
     def plan(self, claim: Claim, **leases: DhcpLease) -> PreparedClaim:

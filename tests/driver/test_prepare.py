@@ -94,7 +94,7 @@ class Bench:
             boot_id=boot_id,
             sources=PrepareSources(
                 fetch=self.fetch,
-                inventory=Offered(),
+                get_offered=Offered().get_offered,
                 is_runtime_ready=lambda: runtime_ready,
             ),
             state=ClaimState(

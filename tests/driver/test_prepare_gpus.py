@@ -53,7 +53,9 @@ class GpuBench(Bench):
         self.vendor_dir.mkdir()
         containers = GpuContainers([self.vendor_dir, self.cdi_dir], lambda: gpus)
         sources = replace(
-            self.preparer._sources, inventory=self, find_vendor_device=containers.find_vendor_device
+            self.preparer._sources,
+            get_offered=self.get_offered,
+            find_vendor_device=containers.find_vendor_device,
         )
         self.preparer._sources = sources
 

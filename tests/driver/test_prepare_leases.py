@@ -114,7 +114,7 @@ class Bench:
             boot_id="boot",
             sources=PrepareSources(
                 fetch=self._fetch,
-                inventory=Offered(),
+                get_offered=Offered().get_offered,
                 is_runtime_ready=lambda: runtime_ready,
             ),
             state=ClaimState(

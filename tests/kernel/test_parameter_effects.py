@@ -73,7 +73,9 @@ class Scene:
             store.open()
             stack.callback(store.close)
             node = NodeReader(Path("/sys"))
-            planner = Planner("dra.net", "boot", Offer(device), store, lambda *_: "dra.net/nic=a", node)
+            planner = Planner(
+                "dra.net", "boot", Offer(device).get_offered, store, lambda *_: "dra.net/nic=a", node
+            )
             decoded = self.node.run(lambda: planner.decode(a_claim(device, *configs)))
             leases = {
                 asked.device: self.node.run(partial(acquire_lease, asked.ifname, asked.mac))

@@ -171,7 +171,7 @@ class Driver:
             boot_id="boot",
             sources=PrepareSources(
                 fetch=self._fetch,
-                inventory=self,
+                get_offered=self.get_offered,
                 is_runtime_ready=lambda: self.plugin.is_ready,
             ),
             state=ClaimState(
