@@ -15,15 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from sys import _current_frames as read_frames
-from types import FrameType, TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
-
-from msgspec import Struct
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 from dranet.errors import DranetError, HookDeadlineError
 
@@ -36,22 +34,15 @@ _M_ARENA_MAX = -8
 """``malloc.h``"""
 
 
-class _Activity(Struct, frozen=True):
-    work: object
-    """Text, or what is called."""
-    since: float
-    """``time.monotonic()``."""
-
-
-_jobs: dict[int, _Activity] = {}
-"""By thread."""
+_jobs: dict[int, tuple[object, float]] = {}
+"""By thread: its work (a text, or what is called), and since when (``time.monotonic()``)."""
 
 
 @contextmanager
 def noted(work: object) -> Iterator[None]:
-    """This thread is at ``work`` (a text, or what is called) until the block ends."""
+    """This thread is at ``work`` until the block ends."""
     thread = threading.get_ident()
-    _jobs[thread] = _Activity(work, time.monotonic())
+    _jobs[thread] = work, time.monotonic()
     try:
         yield
     finally:
@@ -59,7 +50,6 @@ def noted(work: object) -> Iterator[None]:
 
 
 def is_any_active() -> bool:
-    """Whether any thread is at work."""
     return bool(_jobs)
 
 
@@ -68,9 +58,9 @@ def describe_threads() -> list[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames, now = read_frames(), time.monotonic()
     return [
-        f"thread {names.get(ident, ident)}: {_describe(job.work)} for {now - job.since:.1f} s"
+        f"thread {names.get(ident, ident)}: {_describe(work)} for {now - since:.1f} s"
         f"{describe_place(frames.get(ident))}"
-        for ident, job in tuple(_jobs.items())
+        for ident, (work, since) in tuple(_jobs.items())
     ]
 
 
@@ -108,8 +98,8 @@ def _noted(call: Callable[[], T]) -> T:
 class DriverExecutor(NotedThreadPool):
     """The default executor of the driver's event loop.
 
-    A look-up gets a thread of its own that is never joined. Callers that ask for the same name while it runs
-    share its answer, so there is at most one thread per name.
+    A look-up gets a thread of its own. Callers that ask for the same name while it runs share its answer, so
+    there is at most one thread per name.
     """
 
     def __init__(self, threads: int) -> None:
@@ -123,7 +113,7 @@ class DriverExecutor(NotedThreadPool):
         key = args, tuple(kwargs.items())
         running = self._look_ups.get(key)
         if running is None or running.done():
-            running = self._look_ups[key] = _look_up(call)
+            running = self._look_ups[key] = _start(call, "look-up")
         return running
 
 
@@ -134,98 +124,70 @@ def _run(call: Callable[[], T]) -> T:
     return answer
 
 
-def _look_up(call: Callable[[], T]) -> Future[T]:
-    found: Future[T] = Future()
-    found.set_running_or_notify_cancel()  # not cancellable: others may also wait for it
+def _start(call: Callable[[], T], name: str) -> Future[T]:
+    """Call it in a thread of its own that is never joined. The future cannot be cancelled."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def keep(_: object, error: BaseException | None, __: object) -> bool:
+        if error is not None:
+            future.set_exception(error)
+        return True
 
     def run() -> None:
-        try:
-            found.set_result(call())
-        except (OSError, ValueError) as error:
-            found.set_exception(error)
+        with ExitStack() as stack:
+            stack.push(keep)
+            future.set_result(call())
 
-    threading.Thread(target=run, name="look-up", daemon=True).start()
-    return found
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 def run_with_deadline(work: Callable[[], T], seconds: float, what: str) -> T:
-    """Return what ``work`` returns, if it ends within ``seconds``.
+    """Return what ``work`` returns, or raise what it raises, if it ends within ``seconds``.
 
-    Args:
-        work: runs in a thread of its own.
-        seconds: how long to wait for it.
-        what: reads after "still" in the error's text.
+    It runs in a thread of its own. ``what`` reads after "still" in the error's text.
 
     Raises:
-        HookDeadlineError: it goes on in its thread.
-        Exception: whatever ``work`` raised in time. What it raises later goes to the log.
+        HookDeadlineError: it goes on in its thread; what it raises later goes to the log.
     """
-    job = _Job(work, what)
-    threading.Thread(target=job.run, name="hook", daemon=True).start()
-    return job.wait(seconds)
+
+    def run() -> T:
+        with noted(what):
+            return work()
+
+    job = _start(run, "hook")
+    wait((job,), seconds)
+    if job.done():
+        return job.result()
+    job.add_done_callback(partial(_log_late_end, what))
+    raise HookDeadlineError(f"still {what} after {seconds:.3g} s", operation="answer the runtime in time")
 
 
-class _Job(Generic[T]):
-    """Shared by the hook and the thread. The first to take the lock decides whether the end is late."""
-
-    def __init__(self, work: Callable[[], T], what: str) -> None:
-        self._work = work
-        self._what = what
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._abandoned = False
-        self._results: list[T] = []
-        self._error: BaseException | None = None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """Keep what was raised for the waiting caller."""
-        self._error = error
-        return True
-
-    def run(self) -> None:
-        with self, noted(self._what):
-            self._results.append(self._work())
-        with self._lock:
-            self._ended.set()
-            late = self._abandoned
-        if late:
-            self._end_late()
-
-    def wait(self, seconds: float) -> T:
-        self._ended.wait(seconds)
-        with self._lock:
-            self._abandoned = not self._ended.is_set()
-        if self._abandoned:
-            raise HookDeadlineError(
-                f"still {self._what} after {seconds:.3g} s", operation="answer the runtime in time"
-            )
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-    def _end_late(self) -> None:
-        if self._error is None:
-            log.info("%s has ended, behind the runtime's answer", self._what)
-        elif isinstance(self._error, DranetError):
-            log.warning("%s has failed, behind the runtime's answer: %s", self._what, self._error)
-        else:
-            log.error("bug while %s", self._what, exc_info=self._error)
+def _log_late_end(what: str, job: Future[T]) -> None:
+    error = job.exception()
+    if error is None:
+        log.info("%s has ended, behind the runtime's answer", what)
+    elif isinstance(error, DranetError):
+        log.warning("%s has failed, behind the runtime's answer: %s", what, error)
+    else:
+        log.error("bug while %s", what, exc_info=error)
 
 
 def use_one_heap() -> None:
-    """For threads that are yet to be started; to be called before there are any."""
+    """Let all threads share one heap of glibc; to be called before there are any.
+
+    By default threads get heaps of their own, so that none waits for another; ours take turns at Python's
+    lock. Another C library (musl) has no such option.
+    """
     set_option = getattr(_libc, "mallopt", None)
     if set_option is not None:
         set_option(_M_ARENA_MAX, 1)
 
 
 def trim() -> None:
-    """Return free memory to the kernel: a third of a millisecond after a scan of a thousand links."""
+    """Return free memory below what lives on to the kernel (``malloc_trim(3)``): a third of a millisecond
+    after a scan of a thousand links, which leaves a megabyte of holes."""
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -41,7 +41,6 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
-from dranet.telemetry.metrics import PrepareMetrics
 
 if TYPE_CHECKING:
     from dranet.driver.planner import DecodedClaim, Planner
@@ -61,114 +60,6 @@ class ClaimState(Struct, frozen=True):
     files: ContainerFiles
     work: WorkLocks
     """By claim; and by device: two claims for one NIC would get one lease, and the loser would release it."""
-
-
-class ClaimRelease:
-    """Releases claims for the kubelet, and those that no pod uses any longer."""
-
-    def __init__(
-        self,
-        state: ClaimState,
-        announcer: Announcer,
-        metrics: PrepareMetrics,
-        on_gpus_returned: Callable[[], None] | None = None,
-    ) -> None:
-        self._store = state.store
-        self._attachments = state.attachments
-        self._leases = state.leases
-        self._files = state.files
-        self._work = state.work
-        self._announcer = announcer
-        self._metrics = metrics
-        self._on_gpus_returned = on_gpus_returned
-
-    async def unprepare(self, ref: ClaimRef) -> str:
-        """Release a claim's devices and forget it. Returns the error text; empty is success."""
-        with self._metrics.claim(self._metrics.unprepare_seconds) as call:
-            error = await self._try_to_unprepare(ref)
-            if not error:
-                call.succeeded()
-        return error
-
-    async def _try_to_unprepare(self, ref: ClaimRef) -> str:
-        try:
-            self._store.check_version()
-            async with self._work.hold(Work.CLAIM, [ref.uid]):
-                record = self._store.get(ref.uid)
-                report = await self._release(ref.uid)
-        except DranetError as error:
-            log.warning(
-                "unprepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
-            )
-            self._announcer.unprepare_failed(ref, error)
-            return str(error)
-        except Exception as error:
-            log.exception("bug in unprepare", extra={"context": {"claim": ref}})
-            return describe_bug(error)
-        self._leases.forgotten(ref.uid)
-        if report is not None:
-            self._announcer.released(report)
-        if record is not None and describe_gpus(record) and self._on_gpus_returned is not None:
-            self._on_gpus_returned()
-        log.info("unprepared", extra={"context": {"claim": ref}})
-        return ""
-
-    async def _release(self, claim_uid: str) -> ReleaseReport | None:
-        """Leases are released from the host's links, once these are back, before another claim gets them."""
-        record = self._store.get(claim_uid)
-        release = partial(self._attachments.release_claim, claim_uid, return_seconds=RETURN_WAIT_SECONDS)
-        report = await asyncio.to_thread(release)
-        if record is None or not any(iter_leases([record])):
-            return await run_cancellable(partial(self._release_and_forget, claim_uid)) or report
-        if report is not None:
-            self._announcer.released(report)
-        async with self._work.hold(Work.ENDING_LEASES, [claim_uid]):
-            await self._leases.release(record)
-            return await run_cancellable(partial(self._release_and_forget, claim_uid))
-
-    def _release_and_forget(self, claim_uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
-        with self._attachments.locked():
-            check_goes_on(is_cancelled)
-            report = self._attachments.release_claim(claim_uid)
-            self._files.remove_all(claim_uid)
-            self._store.delete(claim_uid)
-            reached(Failpoint.RELEASE_RECORD_DELETED)
-        self._files.devices_moved()
-        return report
-
-
-async def run_cancellable(work: Callable[[Callable[[], bool]], T]) -> T:
-    """Do blocking work in a worker thread; ``work`` gets a function that returns whether we were cancelled.
-
-    The thread goes on after a cancellation, as at a stop, while the claim is no longer held for it: another
-    instance may have prepared or unprepared it. So the work has to ask under a lock that excludes others.
-    """
-    cancelled = threading.Event()
-    try:
-        return await asyncio.to_thread(work, cancelled.is_set)
-    except asyncio.CancelledError:
-        cancelled.set()
-        raise
-
-
-def check_goes_on(is_cancelled: Callable[[], bool]) -> None:
-    """
-    Raises:
-        ProtocolError: the call was cancelled.
-    """
-    if is_cancelled():
-        raise ProtocolError("the driver is stopping", retryable=True)
-
-
-def describe_bug(error: Exception) -> str:
-    """The answer to the kubelet where an exception is not one of ours."""
-    return f"bug in the driver: {error!r}"
-
-
-def describe_gpus(record: PreparedClaim) -> dict[str, object]:
-    """How the claim's GPUs get into containers, for the log; empty without GPUs."""
-    gpus = [device for device in record.devices if device.device.kind is DeviceKind.GPU]
-    return {"gpus_by": ",".join(gpu.vendor_cdi_id or "device nodes" for gpu in gpus)} if gpus else {}
 
 
 class PrepareSources(Struct, frozen=True):
@@ -221,7 +112,6 @@ class Preparer:
         self._metrics = metrics
         self._shown = metrics.prepare
         self._listeners = listeners or PrepareListeners()
-        self._release = ClaimRelease(state, announcer, metrics.prepare, self._listeners.gpus_returned)
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, PrepareOutcome]:
         """One outcome for each claim, by UID."""
@@ -233,7 +123,7 @@ class Preparer:
     async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, str]:
         """One error text for each claim, by UID; empty is success. Unknown claims succeed."""
         with self._metrics.time_dra("UnprepareResourceClaims"):
-            errors = [await self._release.unprepare(ref) for ref in refs]
+            errors = [await self.forget(ref) for ref in refs]
         reached(Failpoint.RELEASE_BEFORE_ANSWER)
         return {ref.uid: error for ref, error in zip(refs, errors, strict=True)}
 
@@ -256,36 +146,31 @@ class Preparer:
                     reached(Failpoint.PREPARE_CLAIM_FETCHED)
                     record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
-                    context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
-                    context |= describe_gpus(record)
-                    log.info("prepared", extra={"context": context})
+                    names = ",".join(device.device.name for device in record.devices)
+                    about = {"claim": ref, "pod": record.pod, "devices": names} | _describe_gpus(record)
+                    log.info("prepared", extra={"context": about})
                 with self._shown.phase(PreparePhase.FILES):
                     await asyncio.to_thread(self._make_ready, record)
         except DranetError as error:
-            log.warning(
-                "prepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
-            )
+            context = {"claim": ref, "reason": error.reason}
+            log.warning("prepare failed: %s", error, extra={"context": context})
             self._announcer.prepare_failed(ref, claim, error)
             if isinstance(error, DeviceHeldError) and self._listeners.device_held is not None:
                 self._listeners.device_held(error.holder)
             return PrepareOutcome(devices=(), error=str(error))
         except Exception as error:  # the other claims of the call would go on behind the kubelet's back
             log.exception("bug in prepare", extra={"context": {"claim": ref}})
-            return PrepareOutcome(error=describe_bug(error))
+            return PrepareOutcome(error=_describe_bug(error))
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
 
     def _make_ready(self, record: PreparedClaim) -> None:
         """In one thread: each change of threads waits for its turn, up to some milliseconds."""
-        self._set_links_down(record)
-        self._files.write(record)
-
-    def _set_links_down(self, record: PreparedClaim) -> None:
-        """The attach copes with a link that is up; it only takes longer."""
         if any(device.is_set_down_early for device in record.devices):
             try:
                 self._attachments.set_links_down(record.claim.uid)
-            except DranetError as error:
+            except DranetError as error:  # the attach only takes longer
                 log.warning("links stay up: %s", error, extra={"context": {"claim": record.claim}})
+        self._files.write(record)
 
     @contextlib.asynccontextmanager
     async def _hold(self, work: Work, names: Iterable[str]) -> AsyncIterator[None]:
@@ -304,9 +189,10 @@ class Preparer:
                 decoded = await asyncio.to_thread(self._decode, claim)
             if decoded.dhcp:
                 self._check_runtime()
-            leases = await self._take_leases(decoded)
+            with self._shown.phase(PreparePhase.LEASE) if decoded.dhcp else contextlib.nullcontext():
+                leases = await self._leases.acquire(decoded.dhcp)
             try:
-                record = await run_cancellable(partial(self._plan_and_commit, claim, decoded, leases))
+                record = await _run_cancellable(partial(self._plan_and_commit, claim, decoded, leases))
             except Exception:
                 await self._leases.release_unused(decoded.dhcp, leases)
                 raise
@@ -314,17 +200,68 @@ class Preparer:
             self._leases.committed()
         return record
 
-    async def _take_leases(self, decoded: DecodedClaim) -> Mapping[str, DhcpLease]:
-        if not decoded.dhcp:
-            return {}
-        with self._shown.phase(PreparePhase.LEASE):
-            return await self._leases.acquire(decoded.dhcp)
-
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
 
     def _decode(self, claim: Claim) -> DecodedClaim:
         return self._planner.decode(claim)
+
+    # --- Unprepare ---
+
+    async def forget(self, ref: ClaimRef) -> str:
+        """Release a claim's devices and forget it. Returns the error text; empty is success."""
+        with self._shown.claim(self._shown.unprepare_seconds) as call:
+            error = await self._try_to_unprepare(ref)
+            if not error:
+                call.succeeded()
+        return error
+
+    async def _try_to_unprepare(self, ref: ClaimRef) -> str:
+        try:
+            self._store.check_version()
+            async with self._work.hold(Work.CLAIM, [ref.uid]):
+                record = self._store.get(ref.uid)
+                report = await self._release(ref.uid)
+        except DranetError as error:
+            context = {"claim": ref, "reason": error.reason}
+            log.warning("unprepare failed: %s", error, extra={"context": context})
+            self._announcer.unprepare_failed(ref, error)
+            return str(error)
+        except Exception as error:
+            log.exception("bug in unprepare", extra={"context": {"claim": ref}})
+            return _describe_bug(error)
+        self._leases.forgotten(ref.uid)
+        if report is not None:
+            self._announcer.released(report)
+        if record is not None and _describe_gpus(record) and self._listeners.gpus_returned is not None:
+            self._listeners.gpus_returned()
+        log.info("unprepared", extra={"context": {"claim": ref}})
+        return ""
+
+    async def _release(self, claim_uid: str) -> ReleaseReport | None:
+        """Leases are released from the host's links, once these are back, before another claim gets them."""
+        record = self._store.get(claim_uid)
+        release = partial(self._attachments.release_claim, claim_uid, return_seconds=RETURN_WAIT_SECONDS)
+        report = await asyncio.to_thread(release)
+        if record is None or not any(iter_leases([record])):
+            return await _run_cancellable(partial(self._release_and_forget, claim_uid)) or report
+        if report is not None:
+            self._announcer.released(report)
+        async with self._work.hold(Work.ENDING_LEASES, [claim_uid]):
+            await self._leases.release(record)
+            return await _run_cancellable(partial(self._release_and_forget, claim_uid))
+
+    def _release_and_forget(self, claim_uid: str, check_goes_on: Callable[[], None]) -> ReleaseReport | None:
+        with self._attachments.locked():
+            check_goes_on()
+            report = self._attachments.release_claim(claim_uid)
+            self._files.remove_all(claim_uid)
+            self._store.delete(claim_uid)
+            reached(Failpoint.RELEASE_RECORD_DELETED)
+        self._files.devices_moved()
+        return report
+
+    # --- reassignment, and what reconcile asks for ---
 
     async def reassign(self, ref: ClaimRef) -> None:
         """Prepare a claim for its next pod, when the one that it was prepared for is done with it.
@@ -366,11 +303,6 @@ class Preparer:
             await asyncio.to_thread(self._files.write, current)
             return True
 
-    async def forget(self, ref: ClaimRef) -> str:
-        """Unprepare a claim that no pod has any longer, without a call of the kubelet. Returns the
-        error text; empty is success."""
-        return await self._release.unprepare(ref)
-
     def _is_left(self, record: PreparedClaim | None) -> TypeGuard[PreparedClaim]:
         """Prepared, and no sandbox has its devices."""
         return record is not None and record.boot_id == self._boot_id and not record.sandbox_id
@@ -389,7 +321,7 @@ class Preparer:
             missing = [request for request in decoded.dhcp if request.device not in kept]
             fresh = await self._leases.acquire(missing)
             try:
-                planned = await run_cancellable(partial(self._plan_again_and_commit, claim, decoded, fresh))
+                planned = await _run_cancellable(partial(self._plan_again_and_commit, claim, decoded, fresh))
             except Exception:
                 await self._leases.release_unused(missing, fresh)
                 raise
@@ -401,25 +333,25 @@ class Preparer:
         claim: Claim,
         decoded: DecodedClaim,
         fresh: Mapping[str, DhcpLease],
-        is_cancelled: Callable[[], bool],
+        check_goes_on: Callable[[], None],
     ) -> PreparedClaim | None:
         with self._attachments.locked():
             record = self._store.get(claim.ref.uid)  # a lease may have been renewed
             if not self._is_left(record):
                 raise ProtocolError("another instance of the driver has changed its record", retryable=True)
             leases = {**_leases_of(decoded, record), **fresh}
-            return self._plan_and_commit(claim, decoded, leases, is_cancelled)
+            return self._plan_and_commit(claim, decoded, leases, check_goes_on)
 
     def _plan_and_commit(
         self,
         claim: Claim,
         decoded: DecodedClaim,
         leases: Mapping[str, DhcpLease],
-        is_cancelled: Callable[[], bool],
+        check_goes_on: Callable[[], None],
     ) -> PreparedClaim:
         """Blocking: reads links and writes the store, so it runs in a worker thread."""
         with self._attachments.locked():
-            check_goes_on(is_cancelled)
+            check_goes_on()
             with self._shown.phase(PreparePhase.PLAN):
                 record = self._planner.plan(decoded, leases)
                 record = self._files.plan(claim, record)
@@ -453,6 +385,35 @@ class Preparer:
                 hint="enable NRI in the runtime; this is retried",
                 retryable=True,
             )
+
+
+async def _run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
+    """Do blocking work in a worker thread; ``work`` gets a check that raises where we were cancelled.
+
+    The thread goes on after a cancellation, as at a stop, while the claim is no longer held for it: another
+    instance may have prepared or unprepared it. So the work has to check under a lock that excludes others.
+    """
+    cancelled = threading.Event()
+
+    def check_goes_on() -> None:
+        if cancelled.is_set():
+            raise ProtocolError("the driver is stopping", retryable=True)
+
+    try:
+        return await asyncio.to_thread(work, check_goes_on)
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+def _describe_bug(error: Exception) -> str:
+    return f"bug in the driver: {error!r}"
+
+
+def _describe_gpus(record: PreparedClaim) -> dict[str, object]:
+    """How the claim's GPUs get into containers, for the log; empty without GPUs."""
+    gpus = [device for device in record.devices if device.device.kind is DeviceKind.GPU]
+    return {"gpus_by": ",".join(gpu.vendor_cdi_id or "device nodes" for gpu in gpus)} if gpus else {}
 
 
 def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
@@ -491,18 +452,18 @@ def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:
     )
 
 
-def _names(record: PreparedClaim) -> str:
-    return ",".join(device.device.name for device in record.devices)
-
-
-Reassign = Callable[[ClaimRef], Awaitable[None]]
-"""Prepares the claim again if its pod has changed; raises nothing (``Preparer.reassign``)."""
-
-
 class ClaimReassigner:
-    """Claims that a pod waits for, from the NRI thread to the event loop."""
+    """Claims that a pod waits for, from the NRI thread to the event loop.
 
-    def __init__(self, reassign: Reassign) -> None:
+    Pods may use a claim one after another: a Deployment that replaces its pod names the same ResourceClaim in
+    the old one and the new. The kubelet prepares the claim for the first, adds the second without a word, and
+    unprepares when the last has ended. The second one's container is refused while the first has the devices,
+    and the kubelet tries it again every few seconds; each refusal is the moment to look whether the claim is
+    the second's by now.
+    """
+
+    def __init__(self, reassign: Callable[[ClaimRef], Awaitable[None]]) -> None:
+        """``reassign`` is :meth:`Preparer.reassign`."""
         self._reassign = reassign
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, ClaimRef] = {}
@@ -510,7 +471,7 @@ class ClaimReassigner:
         self._news = asyncio.Event()
 
     def ask(self, claim: ClaimRef) -> None:
-        """A pod was refused that brings a claim of another; called on any thread, never waits."""
+        """Look at a claim of another pod, for which a pod was refused. Callable from any thread."""
         self._loop.call_soon_threadsafe(self._note, claim)
 
     def _note(self, claim: ClaimRef) -> None:
@@ -518,7 +479,6 @@ class ClaimReassigner:
         self._news.set()
 
     async def run(self) -> None:
-        """Look at each claim that was asked for, one task per claim, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._news.wait()

@@ -125,12 +125,12 @@ async def test_what_a_leaving_instance_has_left_undone_does_not_undo_what_its_su
         claim: Claim,
         decoded: DecodedClaim,
         leases: Mapping[str, DhcpLease],
-        is_cancelled: Callable[[], bool],
+        check_goes_on: Callable[[], None],
     ) -> PreparedClaim:
         begun.set()
         assert may_go_on.wait(SECONDS)
         try:
-            return commit(claim, decoded, leases, is_cancelled)
+            return commit(claim, decoded, leases, check_goes_on)
         finally:
             ended.set()
 
@@ -158,18 +158,18 @@ async def test_what_a_leaving_instance_has_left_released_does_not_undo_what_its_
     claim = a_plain_claim()
     leaving, staying = PlainBench(tmp_path, claim), PlainBench(tmp_path, claim)
     assert (await leaving.prepare(claim)).error == ""
-    forget = leaving.preparer._release._release_and_forget
+    forget = leaving.preparer._release_and_forget
     begun, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def forget_late(claim_uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
+    def forget_late(claim_uid: str, check_goes_on: Callable[[], None]) -> ReleaseReport | None:
         begun.set()
         assert may_go_on.wait(SECONDS)
         try:
-            return forget(claim_uid, is_cancelled)
+            return forget(claim_uid, check_goes_on)
         finally:
             ended.set()
 
-    monkeypatch.setattr(leaving.preparer._release, "_release_and_forget", forget_late)
+    monkeypatch.setattr(leaving.preparer, "_release_and_forget", forget_late)
     stopped = asyncio.create_task(leaving.preparer.unprepare([claim.ref]))
     assert await asyncio.to_thread(begun.wait, SECONDS)
     stopped.cancel()

@@ -16,7 +16,7 @@ from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.hooks import placements
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
-from dranet.driver.prepare import ClaimRelease
+from dranet.driver.prepare import Preparer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace
@@ -264,12 +264,12 @@ async def test_a_bug_in_one_unprepare_keeps_no_other_claim(
     bad, good = a_claim("bad"), a_claim("good", HCA.name)
     bench = PrepareBench(tmp_path, bad, good)
     await bench.preparer.prepare([bad.ref, good.ref])
-    real = ClaimRelease._release_and_forget
+    real = Preparer._release_and_forget
 
-    def release(self: ClaimRelease, uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
-        return fail() if uid == "bad" else real(self, uid, is_cancelled)
+    def release(self: Preparer, uid: str, check_goes_on: Callable[[], None]) -> ReleaseReport | None:
+        return fail() if uid == "bad" else real(self, uid, check_goes_on)
 
-    monkeypatch.setattr(ClaimRelease, "_release_and_forget", release)
+    monkeypatch.setattr(Preparer, "_release_and_forget", release)
     errors = await bench.preparer.unprepare([bad.ref, good.ref])
     assert "new thread" in errors["bad"]
     assert errors["good"] == ""
