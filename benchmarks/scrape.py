@@ -32,7 +32,7 @@ from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from dranet.model.health import PcieLink
 from dranet.model.plan import AttachPlan, LinkState, MoveLink, PreparedClaim, PreparedDevice
 from dranet.settings import DeviceMetrics

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.alignment_model.figures import BANDWIDTHS, Bandwidth
-from dranet.claims.pairing import level, pair
+from dranet.claims.alignment import level, pair
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.model.capture import decode_capture
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
 

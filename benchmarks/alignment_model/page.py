@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 _TEMPLATE = Path(__file__).with_name("template.md")
 _SIZES = ("1", "2", "4", "8")

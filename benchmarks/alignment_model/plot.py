@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from dranet.pictures.layout import text_width
 
 WIDTH = 520

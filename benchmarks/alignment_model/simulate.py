@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from benchmarks.alignment_model.machines import Machine
-from dranet.claims.pairing import level, pair
+from dranet.claims.alignment import level, pair
 
 SEED = 20250623
 REPLICAS, JOBS, WARM_UP = 60, 500, 50

@@ -1,4 +1,4 @@
-"""Decode, merge and validate the opaque configs of a device into one NetworkConfig.
+"""From the configs of a claim to one NetworkConfig for each device, and to the pod that gets the devices.
 
 Authors of claims see mistakes only through a pod that does not start, so one message has every mistake of
 every config, each with its field path.
@@ -12,25 +12,233 @@ DeviceClass.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from dranet.claims.policy import ConfigProblem, decode
-from dranet.claims.select import Selection
 from dranet.errors import ClaimError, Reason
-from dranet.model.claim import ConfigSource, OpaqueConfig
+from dranet.model.claim import AllocationResult, Claim, ConfigSource, Consumer, OpaqueConfig, PodRef
 from dranet.model.device import DeviceKind
-from dranet.model.parameters.decoder import Path
 from dranet.model.parameters.interface import SUB_INTERFACE_TYPES, InterfaceConfig
-from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import Part, PartField, fields_of, join_path
-from dranet.model.parameters.policy import Envelope, split_envelope
+from dranet.model.parameters.network import Envelope, NetworkConfig, NetworkPolicy, PolicyRule, split_envelope
+from dranet.model.parameters.part import (
+    DecodeFaultKind,
+    Fault,
+    Part,
+    PartField,
+    Path,
+    ValidationError,
+    fields_of,
+    join_path,
+    walk_values,
+)
 
 if TYPE_CHECKING:
-    from dranet.claims.policy import ClassPolicy
+    from dranet.cel import ValueExpression
+
+
+class ClassPolicy(Struct, frozen=True):
+    """The policy of one config of a DeviceClass, compiled."""
+
+    owner: str
+    """As messages call the class: ``DeviceClass fast``."""
+    policy: NetworkPolicy
+    conditions: tuple[tuple[PolicyRule, ValueExpression], ...] = ()
+
+
+def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list[ConfigProblem]]:
+    """The policy, and what is wrong with its expressions (also: there is no engine for them)."""
+    from dranet.cel import CelError, ValueExpression  # loads CEL, which most classes do without
+
+    conditions, problems = [], []
+    for place, rule in enumerate(policy.rules):
+        try:
+            conditions.append((rule, ValueExpression.compile(rule.expression)))
+        except CelError as error:
+            problems.append(
+                ConfigProblem(("policy", "rules", place, "expression"), f"cannot be used: {error}")
+            )
+    return ClassPolicy(owner, policy, tuple(conditions)), problems
+
+
+def find_breaches(
+    policies: Sequence[ClassPolicy],
+    asked: Mapping[str, object],
+    effective: NetworkConfig | None,
+    namespace: str,
+) -> Iterator[ConfigProblem]:
+    """What the claim sets and must not.
+
+    Args:
+        policies: those of the DeviceClass of the device.
+        asked: what the claim's own configs set, merged.
+        effective: these over those of the class, decoded; it has the claim's values in canonical form.
+            Without it (something else is wrong) no value is looked at.
+        namespace: the claim's.
+    """
+    paths = [path for path, _ in walk_values(NetworkConfig, asked)]
+    for policy in policies:
+        yield from _find_closed_fields(policy, paths)
+    if effective is not None and any(policy.conditions for policy in policies):
+        canonical = effective.to_json(exclude_unset=True)
+        values = _common(asked, canonical)
+        for policy in policies:
+            yield from _find_failures(policy, values, namespace)
+
+
+def _find_closed_fields(policy: ClassPolicy, paths: Sequence[tuple[str, ...]]) -> Iterator[ConfigProblem]:
+    allow, lock = policy.policy.allow, policy.policy.lock
+    for path in paths:
+        locked = next((outer for outer in lock if _covers(outer, path)), None)
+        if locked is not None:
+            yield ConfigProblem(path, f"must not be set by a claim: {policy.owner} locks {locked}")
+        elif allow is not None and not any(_covers(outer, path) for outer in allow):
+            allowed = ", ".join(allow) or "nothing"
+            yield ConfigProblem(path, f"must not be set by a claim: {policy.owner} allows {allowed}")
+
+
+def _covers(outer: str, path: tuple[str, ...]) -> bool:
+    steps = tuple(outer.split("."))
+    return path[: len(steps)] == steps
+
+
+def _find_failures(
+    policy: ClassPolicy, values: Mapping[str, object], namespace: str
+) -> Iterator[ConfigProblem]:
+    from dranet.cel import CelError
+
+    for rule, expression in policy.conditions:
+        path = tuple(rule.field.split("."))
+        value = _value_at(values, path)
+        if value is None:
+            continue
+        try:
+            holds = expression.holds(value, namespace)
+        except CelError as error:
+            yield ConfigProblem(path, f"is refused: the rule of {policy.owner} cannot be judged: {error}")
+            continue
+        if not holds:
+            demand = rule.message or f"it must satisfy {rule.expression}"
+            yield ConfigProblem(path, f"is refused by {policy.owner}: {demand}")
+
+
+def _value_at(values: Mapping[str, object], path: tuple[str, ...]) -> object:
+    """``None`` where the claim sets nothing of it."""
+    value: object = values
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return None if value == {} else value
+
+
+def _common(asked: Mapping[str, object], canonical: Mapping[str, object]) -> dict[str, object]:
+    """The part of ``canonical`` that ``asked`` names."""
+    return {
+        name: _common(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        for name, value in canonical.items()
+        if (below := asked.get(name)) is not None
+    }
+
+
+_P = TypeVar("_P", bound=Part)
+
+_SHOWN_MAX = 80
+_SHOWN_NUMBER_MAX = 10**_SHOWN_MAX
+
+
+class ConfigProblem(Struct, frozen=True):
+    """One mistake. ``text`` completes "<field path>: ..."."""
+
+    path: Path
+    text: str
+    of_whole: bool = False
+    """Another config may fix it: a field that another one contradicts, or a missing one."""
+
+
+def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, list[ConfigProblem]]:
+    """The object, or everything that is wrong with the document."""
+    try:
+        return part.model_validate(document), []
+    except ValidationError as error:
+        return None, [_explain(part, fault) for fault in error.faults]
+
+
+def _explain(part: type[Part], fault: Fault) -> ConfigProblem:
+    match fault.kind:
+        case DecodeFaultKind.VALUE:
+            return ConfigProblem(fault.path, f"{fault.text}, not {_show(fault.value)}")
+        case DecodeFaultKind.UNKNOWN_FIELD:
+            return ConfigProblem(fault.path, f"{fault.text}{_suggest(part, fault.path)}")
+        case DecodeFaultKind.MISSING | DecodeFaultKind.CONFLICT:
+            return ConfigProblem(fault.path, fault.text, of_whole=True)
+
+
+def _suggest(part: type[Part], path: Path) -> str:
+    """The field that an unknown one was perhaps meant to be."""
+    from difflib import get_close_matches  # only who mistyped a name pays for it
+
+    *outer, unknown = path
+    for step in outer:
+        field = fields_of(part).get(step) if isinstance(step, str) else None
+        part = field.part if field and field.part else part
+    known = {name.lower(): name for name in fields_of(part)}
+    similar = get_close_matches(str(unknown)[:_SHOWN_MAX].lower(), known, n=1)
+    return f"; did you mean {known[similar[0]]}?" if similar else ""
+
+
+def _show(value: object) -> str:
+    """A value as in JSON, short whatever it is."""
+    match value:
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[value]
+        case int() if abs(value) > _SHOWN_NUMBER_MAX:
+            return "a very long number"
+        case str() if len(value) > _SHOWN_MAX:
+            return repr(value[:_SHOWN_MAX]) + "..."
+        case int() | float() | str():
+            return repr(value)
+        case Mapping():
+            return "an object"
+        case _:
+            return "a list"
+
+
+class Selection(Struct, frozen=True):
+    """One of our results with the configs that apply to it, in the order of the claim."""
+
+    result: AllocationResult
+    configs: tuple[OpaqueConfig, ...] = ()
+    config_indexes: tuple[int, ...] = ()
+    """Index of each config in ``status.allocation.devices.config``, for error messages."""
+    device_class: str = ""
+    """The DeviceClass of the request; empty where the claim does not name it."""
+    namespace: str = ""
+    """The claim's namespace."""
+
+
+def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
+    """Return the results of our driver in the order of the claim; empty when the claim has none.
+
+    Unlike DraNet, every config that applies is kept, and one that names a request applies to whichever
+    alternative of it was allocated (KEP-4816).
+    """
+    return tuple(_select(result, claim, driver) for result in claim.results if result.driver == driver)
+
+
+def _select(result: AllocationResult, claim: Claim, driver: str) -> Selection:
+    chosen = [(i, c) for i, c in enumerate(claim.configs) if c.driver == driver and _applies(c, result)]
+    return Selection(
+        result,
+        configs=tuple(config for _, config in chosen),
+        config_indexes=tuple(index for index, _ in chosen),
+        device_class=claim.request_classes.get(result.request, ""),
+        namespace=claim.ref.namespace,
+    )
+
+
+def _applies(config: OpaqueConfig, result: AllocationResult) -> bool:
+    return not config.requests or not {result.request, result.main_request}.isdisjoint(config.requests)
 
 
 _GPU = DeviceKind.GPU
@@ -115,8 +323,6 @@ def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
     problems += found
     policy = None
     if envelope and envelope.policy:
-        from dranet.claims.policy import compile_policy  # with the CEL engine, for classes that have one
-
         policy, found = compile_policy(owner, envelope.policy)
         problems += found
     _, own = decode(NetworkConfig, parameters)
@@ -140,8 +346,6 @@ def _judge(configs: Sequence[_Config], namespace: str) -> tuple[NetworkConfig, l
     policies = [config.policy for config in configs if config.policy]
     lines = [_place(problem, configs) for problem in problems]
     if policies:
-        from dranet.claims.policy import find_breaches
-
         breaches = find_breaches(policies, _merge(asked), effective, namespace)
         lines += (_origin(breach.path, asked).describe(breach) for breach in breaches)
     return effective or NetworkConfig(), lines
@@ -209,3 +413,55 @@ def _outdate(interface: Mapping[str, object], over: Mapping[str, object]) -> Jso
     chosen = over.get("type")
     outdated = [kind for kind in SUB_INTERFACE_TYPES if chosen is not None and kind != chosen]
     return {name: value for name, value in interface.items() if name not in outdated}
+
+
+MAX_NAMED = 5
+"""Pods named in a message; a claim may be reserved for 256."""
+
+
+def choose_pod(claim: Claim, *, moves: bool) -> PodRef:
+    """The pod that the claim's devices are for.
+
+    Args:
+        claim: with its pod groups replaced by their pods on this node (``cluster.pods.resolve_pod_groups``).
+        moves: whether a device of the claim goes into the pod.
+
+    Raises:
+        ClaimError: UnsupportedClaim for a consumer that is no pod, and for several pods where a device moves;
+            ClaimNotReserved when no pod has reserved the claim.
+    """
+    others = [consumer for consumer in claim.reserved_for if not consumer.is_pod]
+    if others:
+        raise _not_a_pod(claim, others[0])
+    pods = list({consumer.uid: consumer for consumer in claim.reserved_for}.values())
+    if not pods:
+        raise ClaimError(
+            f"claim {claim.ref} is not reserved for any pod",
+            hint="the scheduler reserves it; was the pod bound by hand?",
+            reason=Reason.CLAIM_NOT_RESERVED,
+            retryable=True,
+        )
+    if moves and len(pods) > 1:
+        raise _too_many(claim, pods)
+    return PodRef(namespace=claim.ref.namespace, name=pods[0].name, uid=pods[0].uid)
+
+
+def _not_a_pod(claim: Claim, consumer: Consumer) -> ClaimError:
+    kind = f"{consumer.resource}.{consumer.api_group}" if consumer.api_group else consumer.resource
+    return ClaimError(
+        f"claim {claim.ref} is reserved for {kind} {consumer.name}",
+        hint="only pods and pod groups can use a claim of this driver",
+        reason=Reason.UNSUPPORTED_CLAIM,
+    )
+
+
+def _too_many(claim: Claim, pods: Sequence[Consumer]) -> ClaimError:
+    names = ", ".join(pod.name for pod in pods[:MAX_NAMED])
+    more = f" and {len(pods) - MAX_NAMED} more" if len(pods) > MAX_NAMED else ""
+    return ClaimError(
+        f"claim {claim.ref} is used by {len(pods)} pods ({names}{more}), and a network device can be in one "
+        "pod only",
+        hint="use a ResourceClaimTemplate in the pod, so that each pod gets a claim of its own",
+        reason=Reason.UNSUPPORTED_CLAIM,
+        retryable=True,  # one of them may have ended, and its reservation not yet be gone
+    )

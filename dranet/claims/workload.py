@@ -1,28 +1,157 @@
-"""What a container gets for its libraries: the merged settings of several devices, variables, memory.
+"""What a container gets for its libraries: settings, ``nccl.conf``, variables, memory near its devices.
 
-What the container's environment has already, from its image or from the pod, stays.
+What the container has already, from its image or from the pod, stays: variables of its environment, and
+files for NCCL, RCCL and UCX, as far as its mounts show (images are opaque).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_interface
+from posixpath import basename, normpath
 from typing import TypeVar
 
-from dranet.claims.nccl.config import CONF_FILE, TOPO_FILE, is_plain
-from dranet.claims.nccl.devices import PodNic
+from msgspec import Struct
+
+from dranet.claims.alignment import Pair, level, pair
+from dranet.claims.report import pod_rdma_device
 from dranet.errors import ClaimError, Reason
-from dranet.model.device import Device
-from dranet.model.plan import PreparedClaim
-from dranet.model.workload import (
+from dranet.model.claim import (
     AUTO,
     CONFIG_NAME,
     CONFIG_PATH,
+    FOLDER,
     NO_WORKLOAD_SETTINGS,
     TOPOLOGY_NAME,
     TOPOLOGY_PATH,
+    GidSlot,
+    Mount,
     NcclSettings,
     WorkloadSettings,
 )
+from dranet.model.device import Device
+from dranet.model.facts import Distance
+from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice
+
+_FIRST_PORT = (1,)
+
+
+class PodNic(Struct, frozen=True):
+    """One network device of a pod."""
+
+    device: Device
+    ifname: str = ""
+    """In the pod; empty for a device without a link."""
+    rdma_device: str = ""
+    """The RDMA device that the pod's containers can use, or empty."""
+    ports: tuple[int, ...] = _FIRST_PORT
+    """Ports of the RDMA device."""
+    addresses: tuple[str, ...] = ()
+    """In CIDR form, as the plan has them."""
+    gpu: Device | None = None
+    """The GPU that it is for; ``None`` where none is known."""
+    distance: Distance | None = None
+    """From that GPU."""
+
+    @property
+    def name(self) -> str:
+        """By which libraries know it."""
+        return self.rdma_device or self.ifname
+
+
+def list_nics(
+    records: Iterable[PreparedClaim],
+    gpus: Sequence[Device],
+    ports: Mapping[str, tuple[int, ...]],
+    is_for: Callable[[WorkloadSettings], bool] = lambda _: True,
+) -> tuple[PodNic, ...]:
+    """The pod's own network devices: those of the first GPU first, of one GPU the nearest first.
+
+    Args:
+        records: those of all claims of the pod. gpus: in the order in which the pod counts them. ports: the
+        ports of RDMA devices; one port where it is not known. is_for: whether a device counts, decided by its
+        parameters. A NIC for storage is not for NCCL, and takes no
+            GPU from those that are.
+    """
+    prepared = sorted(
+        (one for one in _iter_devices(records) if is_for(one.workload)),
+        key=lambda one: (one.device.pci_address, one.device.name),
+    )
+    pairs = pair([one.device for one in prepared], gpus).pairs
+    places = sorted(range(len(prepared)), key=lambda i: (_rank(pairs[i], len(gpus)), i))
+    return tuple(_describe(prepared[i], pairs[i], gpus, ports) for i in places)
+
+
+def _rank(pairing: Pair, last: int) -> tuple[int, int]:
+    return last if pairing.gpu is None else pairing.gpu, level(pairing.distance)
+
+
+def _describe(
+    prepared: PreparedDevice, pairing: Pair, gpus: Sequence[Device], ports: Mapping[str, tuple[int, ...]]
+) -> PodNic:
+    name = pod_rdma_device(prepared)
+    plan = prepared.plan or AttachPlan(prepared.device.name)
+    return PodNic(
+        prepared.device,
+        plan.pod_ifname,
+        name,
+        ports.get(name) or _FIRST_PORT,
+        tuple(step.address.cidr for step in plan.steps if isinstance(step, AddAddress)),
+        None if pairing.gpu is None else gpus[pairing.gpu],
+        pairing.distance,
+    )
+
+
+def _iter_devices(records: Iterable[PreparedClaim]) -> Iterator[PreparedDevice]:
+    for record in records:
+        for prepared in record.devices:
+            if prepared.plan is not None and not prepared.admin_access:
+                yield prepared
+
+
+ROCE_V2 = "RoCE v2"
+
+
+class GidChoice(Struct, frozen=True):
+    """``index`` is ``None`` when no index is right for all devices; ``why`` is the reason."""
+
+    index: int | None
+    why: str
+
+
+def choose_gid_index(nics: Iterable[PodNic], tables: Mapping[str, Sequence[GidSlot]]) -> GidChoice:
+    """One index for all RDMA devices of a pod.
+
+    It is that of the RoCE v2 GID that is the pod's address (IBTA annex A17), of an IPv4 address first, as
+    NCCL does. ``tables`` are by RDMA device.
+    """
+    found: dict[str, int | None] = {}
+    for nic in nics:
+        if nic.rdma_device:
+            found[nic.rdma_device] = _find(nic.addresses, tables.get(nic.rdma_device, ()))
+    lacking = [name for name, index in found.items() if index is None]
+    if not found or lacking:
+        what = ", ".join(lacking) or "the pod's devices"
+        return GidChoice(None, f"no RoCE v2 GID of the pod's address on {what}")
+    indexes = set(found.values())
+    if len(indexes) > 1:
+        places = ", ".join(f"{name} {index}" for name, index in found.items())
+        return GidChoice(None, f"the devices have it at different places: {places}")
+    return GidChoice(indexes.pop(), "the RoCE v2 GID of the pod's address")
+
+
+def _find(addresses: Iterable[str], slots: Sequence[GidSlot]) -> int | None:
+    v2 = {slot.gid: slot.index for slot in reversed(slots) if slot.type == ROCE_V2}
+    ordered = sorted(addresses, key=lambda address: ":" in address)
+    return next((v2[gid] for gid in map(as_gid, ordered) if gid in v2), None)
+
+
+def as_gid(address: str) -> str:
+    """The GID of an address in CIDR form; an IPv4 one is mapped into IPv6."""
+    ip = ip_interface(address).ip
+    return ip_interface(f"::ffff:{ip}" if ip.version == 4 else ip).ip.exploded
+
 
 T = TypeVar("T")
 
@@ -141,3 +270,201 @@ def list_memory_nodes(
             reason=Reason.MISSING_FEATURE,
         )
     return usable
+
+
+VIRTUAL_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
+_CONFIGS = frozenset({"/etc/nccl.conf", "/etc/rccl.conf"})
+_HOME_CONFIGS = frozenset({".nccl.conf", ".rccl.conf"})
+_UCX_CONFIG = "ucx.conf"
+
+
+def has_config(mounts: Iterable[Mount]) -> bool:
+    """Whether one of them is a config file of NCCL's or RCCL's."""
+    places = {_place(mount) for mount in mounts}
+    return not places.isdisjoint(_CONFIGS) or any(basename(place) in _HOME_CONFIGS for place in places)
+
+
+def has_ucx_config(mounts: Iterable[Mount]) -> bool:
+    """Whether one of them is a config file of UCX'."""
+    return any(basename(_place(mount)) == _UCX_CONFIG for mount in mounts)
+
+
+def has_topology(mounts: Iterable[Mount]) -> bool:
+    """Whether one of them is a topology where NCCL looks for one, or the folder of it."""
+    wanted = _resolve(VIRTUAL_TOPOLOGY)
+    return any(_place(mount) in (wanted, wanted.rpartition("/")[0]) for mount in mounts)
+
+
+def has_other(mounts: Iterable[Mount], source: str) -> bool:
+    """Whether something else than this source is mounted at the place of the driver's files."""
+    wanted = _resolve(FOLDER)
+    return any(_place(mount) == wanted and mount.source != source for mount in mounts)
+
+
+def _place(mount: Mount) -> str:
+    return _resolve(mount.destination)
+
+
+def _resolve(path: str) -> str:
+    """``/var/run`` is a link to ``/run``, but in old images."""
+    path = normpath("/" + path.lstrip("/"))
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+CONF_FILE = "NCCL_CONF_FILE"
+TOPO_FILE = "NCCL_TOPO_FILE"
+IB_HCA = "NCCL_IB_HCA"
+GID_INDEX = "NCCL_IB_GID_INDEX"
+CROSS_NIC = "NCCL_CROSS_NIC"
+SOCKET_IFNAME = "NCCL_SOCKET_IFNAME"
+
+_MOST_BYTES = 1023
+_COMMENT_CHARACTERS = 400
+"""NCCL reads lines in pieces of 4,096 bytes."""
+_SEPARATE_RAILS = 0
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+"""A name of an RDMA device that fits into lists of NCCL and UCX, which are separated by commas and colons."""
+
+
+class ConfigInput(Struct, frozen=True):
+    """What the file of one container depends on."""
+
+    pod: str
+    """``namespace/name``."""
+    container: str
+    nics: Sequence[PodNic]
+    """The devices for NCCL, in the order of the GPUs."""
+    settings: NcclSettings
+    gids: GidChoice | None = None
+    """Where the setting is ``auto``."""
+    topology_path: str = ""
+    """Path in the container; empty without the file."""
+    topology_problem: str = ""
+    """Why the file is missing although the claim asks for it."""
+    is_read: bool = True
+    """Whether NCCL reads the file: the container has no other config file."""
+    uplink: str = ""
+    """The interface by which the pod reaches the cluster's network; empty: not known."""
+    environment: Collection[str] = ()
+    """Names that the container's environment has."""
+    others: Sequence[PodNic] = ()
+    """The pod's devices that do not ask for the file, for example NICs for storage."""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a list of device names can have this one."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def render_config(inputs: ConfigInput) -> str:
+    """The file: the same input gives the same text."""
+    lines = [
+        f"Written by dranet for container {inputs.container} of pod {inputs.pod}.",
+        "Variables of the container's environment override these lines.",
+        *([] if inputs.is_read else ["NCCL does not read this file: the container has one of its own."]),
+        *_describe_order(inputs.nics, inputs.others),
+    ]
+    text = [f"# {_as_comment(line)}" for line in lines]
+    for name, value, why in _settings(inputs):
+        text += ["", f"# {_as_comment(why)}"]
+        if name in inputs.environment:
+            text.append(f"# {name} is set in the environment of the container, so not here.")
+        elif len(value.encode()) > _MOST_BYTES:
+            text.append(f"# Left out: {name} would be longer than the {_MOST_BYTES} bytes that NCCL takes.")
+        elif value:
+            text.append(f"{name}={value}")
+    return "\n".join([*text, ""])
+
+
+def _describe_order(nics: Sequence[PodNic], others: Sequence[PodNic]) -> Iterator[str]:
+    yield "Network devices, those of the first GPU first:" if nics else "The pod has no network devices."
+    yield from (f"  {_describe_place(nic)}{_describe_gpu(nic)}" for nic in nics)
+    if others:
+        yield "Not for NCCL, as their parameters do not ask for this file:"
+        yield from (f"  {_describe_place(nic)}" for nic in others)
+
+
+def _describe_place(nic: PodNic) -> str:
+    link = f" ({nic.ifname})" if nic.rdma_device and nic.ifname else ""
+    place = f" at {nic.device.pci_address}" if nic.device.pci_address else ""
+    return f"{nic.name or nic.device.name}{link}{place}"
+
+
+def _describe_gpu(nic: PodNic) -> str:
+    if nic.gpu is None:
+        return ""
+    far = nic.distance.name if nic.distance is not None else "unknown distance"
+    return f", {far} from the GPU at {nic.gpu.pci_address or nic.gpu.name}"
+
+
+def _settings(inputs: ConfigInput) -> Iterator[tuple[str, str, str]]:
+    """Name, value (empty: left to NCCL), reason."""
+    settings = inputs.settings
+    if settings.topology_file:
+        why = inputs.topology_problem or "How these devices and the GPUs hang together."
+        yield TOPO_FILE, inputs.topology_path, why
+    yield from _list_hcas(inputs.nics)
+    if settings.gid_index == AUTO and inputs.gids is not None:
+        index = inputs.gids.index
+        yield GID_INDEX, "" if index is None else str(index), _reason(GID_INDEX, index, inputs.gids.why)
+    elif settings.gid_index is not None:
+        yield GID_INDEX, str(settings.gid_index), "As the claim or its class asks."
+    if settings.cross_nic is not None:
+        yield _choose_cross_nic(inputs.nics, settings.cross_nic)
+    if settings.socket_interface:
+        name = f"={settings.socket_interface}"
+        yield SOCKET_IFNAME, name, "As the claim or its class asks, this name alone."
+    else:
+        yield _choose_socket_interface(inputs)
+
+
+def _list_hcas(nics: Sequence[PodNic]) -> Iterator[tuple[str, str, str]]:
+    names = [nic.rdma_device for nic in nics if nic.rdma_device]
+    odd = [name for name in names if not is_plain(name)]
+    if odd:
+        yield IB_HCA, "", "Left to NCCL: a device has a name that no list can have."
+    elif names:
+        # The sign in front of the list means: these names exactly, mlx5_1 is not mlx5_10.
+        yield (
+            IB_HCA,
+            "=" + ",".join(dict.fromkeys(names)),
+            "The RDMA devices that are for NCCL, and no others.",
+        )
+    else:
+        yield IB_HCA, "", "No RDMA device is for NCCL."
+
+
+def _reason(name: str, value: int | None, why: str) -> str:
+    return f"Left to NCCL ({name}): {why}." if value is None else f"The index of {why}."
+
+
+def _choose_cross_nic(nics: Sequence[PodNic], asked: int) -> tuple[str, str, str]:
+    if asked != AUTO:
+        return CROSS_NIC, str(asked), "As the claim or its class asks."
+    networks = [_networks(nic) for nic in nics]
+    are_apart = sum(map(len, networks)) == len(set().union(*networks))
+    if len(nics) > 1 and all(networks) and are_apart:
+        why = "Each device is in an IP network of its own: a connection stays on one rail."
+        return CROSS_NIC, str(_SEPARATE_RAILS), why
+    return CROSS_NIC, "", f"Left to NCCL ({CROSS_NIC}): the devices are not each in an IP network of its own."
+
+
+def _choose_socket_interface(inputs: ConfigInput) -> tuple[str, str, str]:
+    """Where NCCL has sockets alone they carry its data, and the cluster's network is not what was claimed."""
+    if not any(nic.rdma_device for nic in inputs.nics):
+        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): without RDMA its data also takes it."
+    if not is_plain(inputs.uplink):
+        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): no default route of the pod is known."
+    return SOCKET_IFNAME, f"={inputs.uplink}", "The interface of the pod's default route, this name alone."
+
+
+def _networks(nic: PodNic) -> set[str]:
+    """Return the subnets of the NIC's addresses; a host address alone has none."""
+    interfaces = [ip_interface(address) for address in nic.addresses]
+    return {str(i.network) for i in interfaces if i.network.num_addresses > 1 and not i.ip.is_link_local}
+
+
+def _as_comment(text: str) -> str:
+    """On one line that NCCL reads as one, and without the sign that makes a setting of it."""
+    plain = "".join(character if " " <= character <= "~" else "?" for character in text)
+    return plain.replace("=", "-")[:_COMMENT_CHARACTERS]

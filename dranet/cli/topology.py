@@ -14,8 +14,7 @@ from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
 from dranet.model.device import Device
-from dranet.model.distance import Distance
-from dranet.model.facts import NodeFacts
+from dranet.model.facts import Distance, NodeFacts
 from dranet.pictures.summary import (
     UNKNOWN,
     Branch,

@@ -48,10 +48,9 @@ from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace, find_netns, open_netns, read_netns_id
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.sysfs.irq import InterruptFiles
-from dranet.model.claim import ClaimRef
+from dranet.model.claim import ClaimRef, PodSandbox
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics

@@ -17,27 +17,30 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dranet import files
-from dranet.claims.metadata import READ_ONLY
+from dranet.claims.report import READ_ONLY
 from dranet.driver.gpus.containers import find_environment
 from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.start_gate import ClaimFolders, StartGate
 from dranet.errors import StoreError
 from dranet.failpoints import Failpoint, reached
-from dranet.model.claim import Claim
-from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import NodeFacts
-from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
-from dranet.model.workload import (
+from dranet.model.claim import (
     AUTO,
     CONFIG_NAME,
     FOLDER,
     NO_WORKLOAD_SETTINGS,
     TOPOLOGY_NAME,
+    Claim,
+    Container,
+    ContainerAdjustment,
+    Mount,
     NcclSettings,
+    PodSandbox,
     Processor,
     WorkloadSettings,
 )
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import NodeFacts
+from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 
 if TYPE_CHECKING:
@@ -123,8 +126,7 @@ class WorkloadPack:
         records: Sequence[PreparedClaim],
         asking: Sequence[PreparedClaim],
     ) -> ContainerAdjustment:
-        from dranet.claims.nccl.user_overrides import has_other
-        from dranet.claims.workload import merge_settings
+        from dranet.claims.workload import has_other, merge_settings
         from dranet.driver.workload import build_content
 
         settings = merge_settings(asking)

@@ -34,9 +34,16 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartWindows
 from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
 from dranet.failpoints import Failpoint, reached
-from dranet.model.claim import ClaimRef
+from dranet.model.claim import (
+    MEMLOCK,
+    UNLIMITED,
+    ClaimRef,
+    Container,
+    ContainerAdjustment,
+    PodSandbox,
+    Rlimit,
+)
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet import files
-from dranet.claims.metadata import (
+from dranet.claims.report import (
     LINK_IN_POD,
     READ_ONLY,
     Attributes,
@@ -29,13 +29,13 @@ from dranet.claims.metadata import (
     decode_stream,
     encode_stream,
     file_name,
+    find_attached,
     mount_file,
     plan_metadata,
     pod_attributes,
     pod_rdma_device,
     select_gids,
 )
-from dranet.claims.report import find_attached
 from dranet.driver.pod_devices import read_from_rdma_devices
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import ClaimFolders
@@ -45,10 +45,9 @@ from dranet.inventory.slices import fit_attributes
 from dranet.kernel.counters import find_counter_folders
 from dranet.kernel.discovery.hardware import read_gids
 from dranet.model.attributes import ESSENTIAL_NAMES, MAX_ATTRIBUTES_PER_DEVICE
-from dranet.model.claim import Claim
+from dranet.model.claim import Claim, Mount
 from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim, PreparedDevice, RequestMetadata
-from dranet.model.sandbox import Mount
 from dranet.model.status import AttachedLink
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore

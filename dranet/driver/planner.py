@@ -13,14 +13,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.claims.config import decode_configs
-from dranet.claims.consumers import choose_pod
-from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.link import check_parents, make_mac
-from dranet.claims.plan.pod import check_pod
-from dranet.claims.plan.rdma import plan_rdma_access
-from dranet.claims.plan.workload import plan_workload
-from dranet.claims.select import select_results
+from dranet.claims.config import choose_pod, decode_configs, select_results
+from dranet.claims.plan.device import check_pod, plan_device, plan_workload
+from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
 from dranet.driver.leases import LeaseRequest
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
@@ -39,7 +34,7 @@ from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link
 from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.sysctls import is_per_interface
+from dranet.model.parameters.values import is_per_interface
 from dranet.model.plan import (
     RECORD_VERSION,
     AddRule,

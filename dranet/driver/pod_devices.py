@@ -17,17 +17,17 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from dranet.claims.metadata import pod_rdma_device
+from dranet.claims.report import pod_rdma_device
 from dranet.errors import ClaimError, DeviceError, KernelError, Reason
 from dranet.kernel.discovery.hardware import find_rdma_device, read_nodes_of
 from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns, open_sysfs
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rdma import LOST_WITH_LINK, describe_driver
 from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.model.claim import PodSandbox
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import PodSandbox
 
 OpenNamespace = Callable[[], AbstractContextManager[NetworkNamespace | None]]
 """The namespace of the pod; called where a device has moved there."""

@@ -29,8 +29,8 @@ from dranet.errors import ProtocolError, StoreError
 from dranet.failpoints import Failpoint, reached
 from dranet.files import FileLock
 from dranet.kernel.sysfs.files import find_path_of_process
+from dranet.model.claim import Mount
 from dranet.model.plan import PreparedClaim
-from dranet.model.sandbox import Mount
 from dranet.runtime.containers import is_name
 
 CONTAINER_FOLDER = "/var/run/dranet/claims"

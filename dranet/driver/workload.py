@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from dranet.claims.nccl.config import CONF_FILE, ConfigInput, render_config
-from dranet.claims.nccl.devices import PodNic, choose_gid_index, list_nics
-from dranet.claims.nccl.topology import (
+from dranet.claims.nccl_topology import (
     NCCL,
     UNKNOWN,
     Topology,
@@ -19,24 +17,38 @@ from dranet.claims.nccl.topology import (
     parse_topology,
     render_topology,
 )
-from dranet.claims.nccl.user_overrides import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
-from dranet.claims.workload import build_environment, list_memory_nodes
+from dranet.claims.workload import (
+    CONF_FILE,
+    VIRTUAL_TOPOLOGY,
+    ConfigInput,
+    PodNic,
+    build_environment,
+    choose_gid_index,
+    has_config,
+    has_topology,
+    has_ucx_config,
+    list_memory_nodes,
+    list_nics,
+    render_config,
+)
 from dranet.errors import ClaimError, DeviceError, Reason
-from dranet.model.device import Device
-from dranet.model.facts import NodeFacts
-from dranet.model.plan import PreparedClaim
-from dranet.model.sandbox import Container, MemoryPolicy, PodSandbox
-from dranet.model.workload import (
+from dranet.model.claim import (
     AUTO,
     CONFIG_NAME,
     CONFIG_PATH,
     TOPOLOGY_NAME,
     TOPOLOGY_PATH,
+    Container,
     GidSlot,
+    MemoryPolicy,
     NcclSettings,
+    PodSandbox,
     Processor,
     WorkloadSettings,
 )
+from dranet.model.device import Device
+from dranet.model.facts import NodeFacts
+from dranet.model.plan import PreparedClaim
 
 
 class PodContext(Struct, frozen=True):

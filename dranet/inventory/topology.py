@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
-from dranet.model.facts import Link, NodeFacts, NumaNode, PciFunction
+from dranet.model.facts import Distance, Link, NodeFacts, NumaNode, PciFunction, distance
 from dranet.model.uplinks import (
     DEFAULT_ROUTE,
     OPENVSWITCH,

@@ -1,4 +1,4 @@
-"""Facts of the node that only ``dranet doctor`` reads, without judgement, for ``model.host_facts``.
+"""Facts of the node that only ``dranet doctor`` reads, without judgement, for ``model.findings``.
 
 The daemon loads none of it. Everything is read through ``sysfs.files``: bounded and never blocking.
 """
@@ -21,7 +21,7 @@ from dranet.kernel.netlink.dcb import find_flow_control, get_pauses_request
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link, NodeFacts
-from dranet.model.host_facts import (
+from dranet.model.findings import (
     SOFT_OPTIONS,
     WITHOUT_CONNECTION,
     FlowFacts,

@@ -1,8 +1,15 @@
-"""One device that the node can offer: a NIC, a virtual function, an RDMA-only device or a GPU."""
+"""One device that the node can offer (NIC, virtual function, RDMA-only device, GPU), and the GPUs of a pod.
+
+A pod's GPUs may be from any driver or device plugin. Names of GPUs in variables, mounts, CDI devices and
+device plugins are those of the documentation of NVIDIA's container toolkit and device plugin, AMD's
+container toolkit and device plugin, and Habana's container runtime. Which GPU of the node is meant is found
+by :mod:`dranet.driver.alignment.observations`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -114,3 +121,180 @@ class Taint(Struct, frozen=True):
     effect: TaintEffect
     value: str = ""
     """A label value; why, in one word."""
+
+
+class GpuSource(StrEnum):
+    """Where it is known from that a pod has a GPU; the first of several counts."""
+
+    CLAIM = "Claim"
+    OTHER_DRIVERS_CLAIM = "OtherDriversClaim"
+    CDI = "CDI"
+    ENVIRONMENT = "Environment"
+    MOUNTS = "Mounts"
+    DEVICE_NODES = "DeviceNodes"
+    POD_RESOURCES = "PodResources"
+
+    @property
+    def meaning(self) -> str:
+        """What it is, for a legend."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    GpuSource.CLAIM: "a device of this driver in one of the pod's claims",
+    GpuSource.OTHER_DRIVERS_CLAIM: "a device of another driver in one of the pod's claims, found in the "
+    "slices of that driver",
+    GpuSource.CDI: "a CDI device that the container was given",
+    GpuSource.ENVIRONMENT: "an environment variable by which device plugins name GPUs",
+    GpuSource.MOUNTS: "a mount by which a device plugin names GPUs",
+    GpuSource.DEVICE_NODES: "a device node in the container",
+    GpuSource.POD_RESOURCES: "the kubelet's pod resources socket",
+}
+
+
+class PodGpu(Struct, frozen=True):
+    """One GPU of a pod. It is :class:`~dranet.model.facts.Placed`."""
+
+    device: Device
+    """As this driver knows it, published or not."""
+    source: GpuSource
+    holder: str = ""
+    """The claim or the container, where it helps: ``claim train/gpus``, ``container main``."""
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    @property
+    def pci_path(self) -> tuple[str, ...]:
+        return self.device.pci_path
+
+    @property
+    def pcie_root(self) -> str:
+        return self.device.pcie_root
+
+    @property
+    def numa_node(self) -> int | None:
+        return self.device.numa_node
+
+
+class Doubt(Struct, frozen=True):
+    """A GPU, or what may be one, without a known place on this node: a clause that reads after the pod."""
+
+    text: str
+    is_other_driver: bool = False
+    """A device of another driver whose slices do not publish its place."""
+
+
+class GpusOfPod(Struct, frozen=True):
+    """All that is known of a pod's GPUs, in the order of PCI addresses."""
+
+    gpus: tuple[PodGpu, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+
+
+NVIDIA, AMD, HABANA = "nvidia", "amd", "habana"
+
+GPU_VARIABLES: Mapping[str, str] = {
+    "NVIDIA_VISIBLE_DEVICES": NVIDIA,
+    "AMD_VISIBLE_DEVICES": AMD,
+    "HABANA_VISIBLE_DEVICES": HABANA,
+}
+"""Environment variables with the vendor whose GPUs they name: UUIDs or indices with commas between. Not those
+by which a process chooses among the GPUs of its container: ``CUDA_VISIBLE_DEVICES`` and
+``ROCR_VISIBLE_DEVICES`` count from 0 there."""
+
+_NODE_PREFIXES = (
+    "/dev/nvidia",
+    "/dev/dri/",
+    "/dev/accel/",
+    "/dev/davinci",
+    "/dev/neuron",
+    "/dev/ve",
+    "/dev/hl",
+)
+
+_SHARED_NODES = frozenset(
+    {
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+        "/dev/kfd",
+        "/dev/mkfd",
+    }
+)
+
+_MOUNT_FOLDER = "/var/run/nvidia-container-devices/"
+"""NVIDIA's device plugin may name GPUs by mounts of /dev/null to files of their names below it."""
+
+_CDI_ANNOTATION = "cdi.k8s.io/"
+_CDI_NAME = re.compile(r"(?P<vendor>[a-z0-9.-]+)/(?P<kind>[A-Za-z0-9_.-]+)=(?P<device>.+)")
+_CDI_VENDORS: Mapping[str, str] = {"nvidia.com": NVIDIA, "amd.com": AMD, "habana.ai": HABANA}
+_CDI_KINDS = frozenset({"gpu", "mig", "gaudi"})
+"""The kinds under which whole GPUs are named as their vendor's tools name them. A DRA driver's own specs
+(``k8s.gpu.nvidia.com/device``, ``/claim``) have names of its own, and their GPUs are found by the claim."""
+
+_RESOURCE_VENDORS: Mapping[str, str] = {
+    "nvidia.com": NVIDIA,
+    "amd.com": AMD,
+    "habana.ai": HABANA,
+    "gpu.intel.com": "intel",
+}
+_RESOURCE_KINDS = re.compile(r"gpu|mig-.+|gaudi|i915|xe|gpu\.shared|[sdtqc]px(_nps\d+)?")
+
+_MAX_NAMES = 64
+
+
+def is_gpu_variable(name: str) -> bool:
+    """Whether an environment variable names GPUs."""
+    return name in GPU_VARIABLES
+
+
+def may_be_gpu_node(path: str) -> bool:
+    """Whether a device node may be a GPU's, by where it is."""
+    return path.startswith(_NODE_PREFIXES)
+
+
+def is_shared_node(path: str) -> bool:
+    """Whether all GPUs of a vendor share the device node, so that it identifies none of them."""
+    return path in _SHARED_NODES
+
+
+def names_gpus(destination: str) -> bool:
+    """Whether a mount there names a GPU."""
+    return destination.startswith(_MOUNT_FOLDER)
+
+
+def find_mount_name(destination: str) -> str:
+    """The GPU that the mount names: ``GPU-...``, ``all``; also below ``cdi/nvidia.com/gpu/``."""
+    return destination.removeprefix(_MOUNT_FOLDER).rpartition("/")[2]
+
+
+def find_cdi_names(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Qualified names of CDI devices in a container's annotations."""
+    listed = (value for key, value in annotations.items() if key.startswith(_CDI_ANNOTATION))
+    return tuple(name for value in listed for name in split_names(value))
+
+
+def parse_cdi_name(name: str) -> tuple[str, str] | None:
+    """Vendor and the name that it has for its GPU; ``None`` for what is not a GPU, or not identified by its
+    name."""
+    found = _CDI_NAME.fullmatch(name)
+    if found is None or found["kind"] not in _CDI_KINDS:
+        return None
+    domain = ".".join(found["vendor"].split(".")[-2:])  # also k8s.device-plugin.nvidia.com
+    vendor = _CDI_VENDORS.get(domain)
+    return None if vendor is None else (vendor, found["device"])
+
+
+def find_resource_vendor(resource: str) -> str:
+    """Whose GPUs an extended resource counts; empty for anything else."""
+    domain, _, kind = resource.partition("/")
+    return _RESOURCE_VENDORS.get(domain, "") if _RESOURCE_KINDS.fullmatch(kind) else ""
+
+
+def split_names(value: str) -> Iterator[str]:
+    """A list with commas; no longer than any node has GPUs."""
+    names = (name.strip() for name in value.split(",")[:_MAX_NAMES])
+    return (name for name in names if name)

@@ -14,10 +14,9 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.model.claim import AllocationResult, ClaimRef, PodRef
+from dranet.model.claim import NO_WORKLOAD_SETTINGS, AllocationResult, ClaimRef, PodRef, WorkloadSettings
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
-from dranet.model.workload import NO_WORKLOAD_SETTINGS, WorkloadSettings
 
 RECORD_VERSION = 4
 """Version of the records that this driver writes. Version 1 had neither this number nor the fields that

@@ -11,7 +11,7 @@ from msgspec import Struct
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 from dranet.pictures.summary import (
     Branch,
     DeviceSummarizer,

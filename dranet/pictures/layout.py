@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone
 
 ELLIPSIS = "…"

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from dranet import files
 from dranet.errors import ProtocolError, SettingsError, StoreError
+from dranet.model.claim import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
+from dranet.model.device import find_cdi_names, is_gpu_variable, may_be_gpu_node, names_gpus
 from dranet.model.facts import CharDevice
-from dranet.model.gpus import find_cdi_names, is_gpu_variable, may_be_gpu_node, names_gpus
-from dranet.model.sandbox import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.pb import nri_pb2
 
 CDI_VERSION = "0.5.0"

@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.errors import KernelError, ProtocolError
-from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.model.claim import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.containers import build_adjustment, parse_container, parse_listed_container, parse_pod
 from dranet.telemetry import Outcome

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dranet.model.device import Device
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from testbed.cluster import DRIVER_NAME, JsonObject
 from testbed.scenario import scenario as actions
 from testbed.scenario.scenario import Action, ExpectVerdict

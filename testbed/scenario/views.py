@@ -7,7 +7,7 @@ from typing import Any
 
 from dranet.inventory.policy import Decision
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 from testbed.traffic import TrafficResult
 
 _WITH_SWITCH = 4

@@ -30,14 +30,14 @@ from benchmarks.alignment_model.machines import TITLES, Machine, read_machine
 from benchmarks.alignment_model.page import write_page
 from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
-from dranet.claims.pairing import level
+from dranet.claims.alignment import level
 from dranet.desk.allocation.allocator import Unschedulable
 from dranet.desk.kubeapi.objects import MAX_RESULTS
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from dranet.pictures.layout import text_width
 from tests.data.layouts import CLAIMED_LAYOUTS, take_layout
 from tests.desk.templates.distances import allocate_choice, distances_of

@@ -18,12 +18,13 @@ from dranet.claims.alignment import (
     build_alignment,
     build_condition,
     judge_pod,
+    level,
+    pair,
+    rank,
 )
-from dranet.claims.pairing import level, pair, rank
 from dranet.model.attributes import RDMA_LINK_LAYER
-from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.gpus import Doubt, GpusOfPod, GpuSource, PodGpu
+from dranet.model.device import Device, DeviceKind, Doubt, GpusOfPod, GpuSource, PodGpu
+from dranet.model.facts import Distance
 from dranet.model.status import Condition, ConditionType
 from tests.support.executed_lines import count_steps
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.claims.alignment import AlignmentCandidate, build_condition, is_rdma, judge_pod
-from dranet.claims.pairing import choose, level
+from dranet.claims.alignment import AlignmentCandidate, build_condition, choose, is_rdma, judge_pod, level
 from dranet.model.attributes import RDMA_LINK_LAYER
-from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
-from dranet.model.gpus import GpusOfPod, GpuSource, PodGpu
+from dranet.model.device import Device, DeviceKind, GpusOfPod, GpuSource, PodGpu
+from dranet.model.facts import Distance, distance
 from tests.data.layouts import LAYOUTS, take_layout
 
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dranet
-from dranet.claims.config import decode_configs, merge
-from dranet.claims.select import Selection
+from dranet.claims.config import Selection, decode_configs, merge
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.claims.consumers import choose_pod
+from dranet.claims.config import choose_pod
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import Claim, ClaimRef, Consumer, PodRef
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.claims.metadata import (
+from dranet.claims.report import (
     API_VERSIONS,
     CONTAINER_FOLDER,
     RDMA_GIDS,

@@ -9,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.claims.nccl.config import ConfigInput, render_config
-from dranet.claims.nccl.devices import PodNic, as_gid, choose_gid_index, list_nics
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.claims.workload import ConfigInput, PodNic, as_gid, choose_gid_index, list_nics, render_config
+from dranet.model.claim import AUTO, ClaimRef, GidSlot, NcclSettings, PodRef, WorkloadSettings
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.facts import Address, CharDevice
+from dranet.model.facts import Address, CharDevice, Distance
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
-from dranet.model.workload import AUTO, GidSlot, NcclSettings, WorkloadSettings
 from tests.data.layouts import take_layout
 
 UVERBS = CharDevice("/dev/infiniband/uverbs0", 231, 192)

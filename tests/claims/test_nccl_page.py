@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dranet.claims.nccl.devices import as_gid
+from dranet.claims.workload import as_gid
 from dranet.driver.workload import PodContext, build_content
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import (
+    AUTO,
+    ClaimRef,
+    Container,
+    GidSlot,
+    NcclSettings,
+    PodRef,
+    PodSandbox,
+    Processor,
+    WorkloadSettings,
+)
 from dranet.model.device import DeviceKind
 from dranet.model.facts import Address, CharDevice
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
-from dranet.model.sandbox import Container, PodSandbox
-from dranet.model.workload import AUTO, GidSlot, NcclSettings, Processor, WorkloadSettings
 from tests.data.layouts import read_layout, take_layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "nccl.md"

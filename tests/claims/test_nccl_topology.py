@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.claims.nccl.topology import (
+from dranet.claims.nccl_topology import (
     BRIDGE_CLASS,
     NCCL,
     NO_NUMA_NODE,
@@ -27,10 +27,9 @@ from dranet.claims.nccl.topology import (
     parse_topology,
     render_topology,
 )
+from dranet.model.claim import Processor
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
-from dranet.model.facts import Gpu, NodeFacts, NumaNode
-from dranet.model.workload import Processor
+from dranet.model.facts import Distance, Gpu, NodeFacts, NumaNode, distance
 from tests.claims.nccl_reader import MOST_BELOW, MOST_ELEMENTS, Element, Reader, Refused
 from tests.data.layouts import LAYOUTS, read_layout, take_layout
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.config import decode_configs
+from dranet.claims.config import Selection, decode_configs
 from dranet.claims.plan.device import plan_device
-from dranet.claims.select import Selection
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.cpus import CpuLayout, CpuSurroundings

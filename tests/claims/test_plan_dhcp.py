@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.link import make_mac
-from dranet.claims.plan.routes import DHCP_METRIC
+from dranet.claims.plan.routing import DHCP_METRIC
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Route
 from dranet.model.parameters.network import NetworkConfig

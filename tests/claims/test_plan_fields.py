@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.plan.addresses import IFA_F_NODAD
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.rdma import plan_rdma_access
+from dranet.claims.plan.link import plan_rdma_access
+from dranet.claims.plan.routing import IFA_F_NODAD
 from dranet.errors import ClaimError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Neighbour

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dranet.claims.plan.pod import check_pod
+from dranet.claims.plan.device import check_pod
 from dranet.errors import ClaimError, Reason
 from dranet.model.plan import AddRule, AttachPlan, JoinVrf, SetSysctl, Step
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.rdma import plan_rdma_access
+from dranet.claims.plan.link import plan_rdma_access
 from dranet.errors import ClaimError
 from dranet.model import plan as steps
 from dranet.model.claim import ClaimRef, PodRef

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.link import check_parents, make_mac
-from dranet.claims.plan.rdma import plan_rdma_access
+from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Route

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.plan.addresses import IFA_F_NODAD
 from dranet.claims.plan.device import plan_device
+from dranet.claims.plan.routing import IFA_F_NODAD
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.parameters.network import NetworkConfig

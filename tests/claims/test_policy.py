@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cel import engine
-from dranet.claims.config import decode_configs
-from dranet.claims.select import Selection, select_results
+from dranet.claims.config import Selection, decode_configs, select_results
 from dranet.errors import ClaimError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind

@@ -23,10 +23,8 @@ from dranet.claims.report import (
 )
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import AllocationResult
-from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.facts import CharDevice, Route
-from dranet.model.gpus import Doubt, GpuSource, PodGpu
+from dranet.model.device import Device, DeviceKind, Doubt, GpuSource, PodGpu
+from dranet.model.facts import CharDevice, Distance, Route
 from dranet.model.plan import (
     AddRoute,
     AddRule,

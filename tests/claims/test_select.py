@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranet.claims.select import select_results
+from dranet.claims.config import select_results
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
 
 DRIVER = "dra.net"

@@ -8,16 +8,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.claims.config import merge
-from dranet.claims.nccl.devices import PodNic
-from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.workload import plan_workload
-from dranet.claims.workload import build_environment, list_memory_nodes, merge_settings
+from dranet.claims.plan.device import plan_device, plan_workload
+from dranet.claims.workload import PodNic, build_environment, list_memory_nodes, merge_settings
 from dranet.errors import ClaimError, Reason
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import AUTO, NO_WORKLOAD_SETTINGS, ClaimRef, NcclSettings, PodRef, WorkloadSettings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.workload import AUTO, NO_WORKLOAD_SETTINGS, NcclSettings, WorkloadSettings
 
 RDMA = Device("ib0", DeviceKind.RDMA, rdma_device="mlx5_0", numa_node=0)
 NICS = [

@@ -20,8 +20,7 @@ from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.model.capture import Capture, encode_capture
-from dranet.model.distance import Distance
-from dranet.model.facts import Gpu, Host, Link, NodeFacts, NumaNode
+from dranet.model.facts import Distance, Gpu, Host, Link, NodeFacts, NumaNode
 from dranet.pictures.boxes import Tone, build_picture
 from dranet.pictures.layout import (
     DESK,

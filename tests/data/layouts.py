@@ -12,7 +12,7 @@ from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.slices import fit_attributes
 from dranet.model.capture import Capture, decode_capture
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import distance
+from dranet.model.facts import distance
 from tests.data.machines import clouds, gpu_servers, routed, servers
 
 FOLDER = Path(__file__).parent

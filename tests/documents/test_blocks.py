@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dranet.cel import DeviceExpression
-from dranet.claims.policy import decode
+from dranet.claims.config import decode
 from dranet.cli.main import main
 from dranet.model.parameters.network import NetworkConfig
 from dranet.settings import load_settings

@@ -25,12 +25,11 @@ from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.sysfs.irq import InterruptFiles
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import ClaimRef, Container, ContainerAdjustment, PodRef, PodSandbox, Rlimit
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link, NodeFacts
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import PreparedClaim, PreparedDevice, RdmaAccess
-from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
 from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore

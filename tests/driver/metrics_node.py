@@ -14,10 +14,8 @@ from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.facts import Link, NodeFacts, PciFunction
-from dranet.model.gpus import Doubt
+from dranet.model.device import Device, DeviceKind, Doubt
+from dranet.model.facts import Distance, Link, NodeFacts, PciFunction
 from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, CreateLink, LinkState, MoveLink, PreparedClaim, PreparedDevice
 

@@ -21,8 +21,8 @@ from dranet.driver.hooks import HookListeners, PodHooks
 from dranet.driver.instances.locks import Work, WorkLocks
 from dranet.driver.start_gate import StartGate
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.model.claim import PodSandbox
 from dranet.model.plan import PreparedClaim
-from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.runtime.containers import CdiDevice
 from dranet.store.claim_store import ClaimStore

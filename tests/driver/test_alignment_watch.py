@@ -21,11 +21,10 @@ from dranet.driver.publish import View
 from dranet.errors import ClusterError, ProtocolError, Reason
 from dranet.inventory.policy import Decision
 from dranet.kubelet.pod_resources import PodDevices
-from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
+from dranet.model.claim import AllocationResult, Claim, ClaimRef, Container, PodRef, PodSandbox
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Gpu, Link, NodeFacts, PciFunction
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import Container, PodSandbox
 from dranet.model.status import Condition, ConditionType, DeviceStatus
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics

@@ -12,10 +12,9 @@ from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClaimError, KernelError, Reason
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import ClaimRef, PodRef, PodSandbox
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, DhcpLease, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink, Condition, ConditionType, DeviceStatus
 from dranet.telemetry import Metrics
 

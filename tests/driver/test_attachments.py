@@ -18,10 +18,9 @@ from dranet.driver.attachments import ReleaseReport
 from dranet.errors import ClaimError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import ClaimRef, Container, Mount, PodRef, PodSandbox
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import Container, Mount, PodSandbox
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.support.namespaces import Namespace
 from tests.support.records import refuse_writes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dranet.errors import ClaimError, Reason
-from dranet.model.sandbox import Container, PodSandbox
+from dranet.model.claim import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox
 from tests.support.namespaces import Namespace
 

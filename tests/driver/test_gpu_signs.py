@@ -16,9 +16,9 @@ from dranet.driver.alignment.observations import (
     match_ids,
     observe_container,
 )
+from dranet.model.claim import Container, Mount
+from dranet.model.device import GpuSource, find_resource_vendor
 from dranet.model.facts import CharDevice, Gpu, NodeFacts
-from dranet.model.gpus import GpuSource, find_resource_vendor
-from dranet.model.sandbox import Container, Mount
 
 UUIDS = [f"GPU-8f2c1a00-0000-0000-0000-00000000000{n}" for n in range(4)]
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from dranet.driver.hooks import HookListeners, PodHooks
 from dranet.errors import ClaimError, DeviceError, KernelError, Reason
+from dranet.model.claim import MEMLOCK, UNLIMITED, Container, PodSandbox, Rlimit
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
-from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, PodSandbox, Rlimit
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.driver.rdma_tree import RdmaTree
 from tests.support.namespaces import Namespace

@@ -9,7 +9,7 @@ import pytest
 
 from dranet.driver.instances import locks
 from dranet.errors import KernelError
-from dranet.model.sandbox import PodSandbox
+from dranet.model.claim import PodSandbox
 from tests.driver.bench import Bench, names, sandbox
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until

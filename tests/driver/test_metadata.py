@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.metadata import CONTAINER_FOLDER, LINK_IN_POD, RDMA_GIDS
+from dranet.claims.report import CONTAINER_FOLDER, LINK_IN_POD, RDMA_GIDS
 from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles

@@ -11,8 +11,7 @@ from dranet.driver.metrics.writing import write_devices, write_pods
 from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters import PORT_COUNTERS, CountedLink, PortReading, Traffic
 from dranet.kernel.netlink.dcb import Pauses
-from dranet.model.distance import Distance
-from dranet.model.facts import Link
+from dranet.model.facts import Distance, Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
 from dranet.telemetry.node import DeviceFamilies

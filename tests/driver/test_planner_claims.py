@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from dranet.cluster.claims import parse_claim
 from dranet.errors import DranetError, ProtocolError, Reason
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import AUTO, ClaimRef, NcclSettings, PodRef, WorkloadSettings
 from dranet.model.plan import AddRoute, MoveLink, PreparedClaim
-from dranet.model.workload import AUTO, NcclSettings, WorkloadSettings
 from tests.driver.test_planner import Bench
 
 Json = dict[str, Any]

@@ -10,12 +10,10 @@ from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, PodGpus
 from dranet.driver.publish import View
 from dranet.inventory.policy import Decision
-from dranet.model.claim import AllocationResult, ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
+from dranet.model.claim import AllocationResult, ClaimRef, Container, PodRef
+from dranet.model.device import Device, DeviceKind, GpuSource
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction
-from dranet.model.gpus import GpuSource
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import Container
 
 POD = PodRef("team", "p", "pod-uid")
 ADDRESSES = [f"0000:{n}b:00.0" for n in (1, 2, 3)]

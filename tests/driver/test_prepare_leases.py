@@ -22,10 +22,17 @@ from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
-from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
+from dranet.model.claim import (
+    AllocationResult,
+    Claim,
+    ClaimRef,
+    ConfigSource,
+    Consumer,
+    OpaqueConfig,
+    PodSandbox,
+)
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim
-from dranet.model.sandbox import PodSandbox
 from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics

@@ -20,9 +20,8 @@ from dranet.driver.prepare import Preparer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.model.claim import Claim, ClaimRef
+from dranet.model.claim import Claim, ClaimRef, Container
 from dranet.model.plan import AttachPlan, DhcpLease
-from dranet.model.sandbox import Container
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, names, sandbox
 from tests.driver.test_prepare import HCA, a_claim

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import ClaimError, DeviceError, Reason
+from dranet.model.claim import PodSandbox
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess, SetSysctl
-from dranet.model.sandbox import PodSandbox
 from tests.driver.bench import POD_UID, Bench, names, sandbox
 from tests.driver.rdma_tree import RDMA_CM, RdmaTree, umad, uverbs
 from tests.support.namespaces import Namespace

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from dranet.driver.prepare import ClaimReassigner
 from dranet.errors import ClaimError, Reason
-from dranet.model.claim import AllocationResult, Claim, ClaimRef, Consumer
+from dranet.model.claim import AllocationResult, Claim, ClaimRef, Consumer, Container, PodSandbox
 from dranet.model.plan import PreparedClaim
-from dranet.model.sandbox import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox
 from tests.driver.test_prepare import GPU, HCA, a_claim
 from tests.driver.test_prepare import Bench as PrepareBench

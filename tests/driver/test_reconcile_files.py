@@ -15,10 +15,9 @@ from dranet.driver.hooks import RuntimeView, SnapshotQueue
 from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop, Reconcilers
 from dranet.driver.reconcile.pods import ActionLog, PodReconciler
 from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
-from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
+from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef, PodSandbox
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import PodSandbox
 from dranet.runtime.containers import CdiSpecs
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench

@@ -16,8 +16,8 @@ from dranet.driver.attachments import AttachReport
 from dranet.driver.hooks import RuntimeSnapshot, lives, placements
 from dranet.errors import Reason
 from dranet.kernel.namespaces.netns import find_netns
+from dranet.model.claim import Container, PodSandbox
 from dranet.model.facts import Link
-from dranet.model.sandbox import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox
 from tests.support.namespaces import Namespace, wait_unchanged
 

@@ -22,9 +22,8 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import MAX_AGE, Misalignments, Reporter
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.gpus import Doubt, GpuSource, PodGpu
+from dranet.model.device import Device, DeviceKind, Doubt, GpuSource, PodGpu
+from dranet.model.facts import Distance
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.status import AttachedLink, DeviceStatus
 from dranet.telemetry import Metrics

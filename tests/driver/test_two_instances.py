@@ -21,8 +21,8 @@ from dranet.driver.attachments import Attachments, AttachReport
 from dranet.errors import HookDeadlineError, KernelError, Reason, StoreError
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
+from dranet.model.claim import MEMLOCK, Container, ContainerAdjustment, Rlimit
 from dranet.model.plan import RdmaAccess
-from dranet.model.sandbox import MEMLOCK, Container, ContainerAdjustment, Rlimit
 from dranet.runtime.containers import CdiDevice
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox

@@ -12,12 +12,22 @@ from msgspec.structs import replace
 from dranet.driver.containers import WorkloadFiles, WorkloadPack
 from dranet.driver.start_gate import StartGate
 from dranet.errors import ClaimError, DeviceError, DranetError, ProtocolError, Reason, StoreError
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import (
+    AUTO,
+    FOLDER,
+    ClaimRef,
+    Container,
+    ContainerAdjustment,
+    MemoryPolicy,
+    Mount,
+    NcclSettings,
+    PodRef,
+    PodSandbox,
+    WorkloadSettings,
+)
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Gpu, NodeFacts
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
-from dranet.model.sandbox import Container, ContainerAdjustment, MemoryPolicy, Mount, PodSandbox
-from dranet.model.workload import AUTO, FOLDER, NcclSettings, WorkloadSettings
 from tests.data.layouts import read_layout, take_layout
 from tests.driver.bench import Bench, sandbox
 from tests.support.namespaces import Namespace

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dranet.model.workload import CONFIG_NAME
-from dranet.model.workload import FOLDER as CONTAINER_FOLDER
+from dranet.model.claim import CONFIG_NAME
+from dranet.model.claim import FOLDER as CONTAINER_FOLDER
 from tests.examples.controllers import make_pods
 from tests.examples.table import FOLDER
 

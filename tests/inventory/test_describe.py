@@ -11,8 +11,7 @@ from dranet.inventory import slices
 from dranet.inventory.topology import Nearest
 from dranet.model.attributes import attribute_map
 from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.facts import Gpu, Link, PciFunction, RdmaDevice, RdmaPort
+from dranet.model.facts import Distance, Gpu, Link, PciFunction, RdmaDevice, RdmaPort
 
 LINK = Link(5, "eth1", mac="02:00:00:00:00:01", mtu=9000, flags=1, operstate="up")
 FUNCTION = PciFunction("0000:1a:00.0", 0x020000, 0x15B3, 0x1021, driver="mlx5_core")

@@ -6,8 +6,7 @@ import pytest
 
 from dranet.inventory.topology import NearestGpus, near_numa_nodes
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.facts import NumaNode, PciFunction
+from dranet.model.facts import Distance, NumaNode, PciFunction
 
 
 def function(*path: str, root: str = "pci0000:00", numa: int | None = 0) -> PciFunction:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dranet.inventory.slices import describe_pci
 from dranet.model import attributes as a
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
-from dranet.model.facts import PciFunction
+from dranet.model.facts import Distance, PciFunction, distance
 from tests.data.layouts import LAYOUTS, take_layout
 
 SWITCH = a.PCIE_SWITCH.qualified

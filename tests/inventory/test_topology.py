@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dranet.inventory.topology import Nearest, TopologyNode, matrix, nearest, short_names, topology_tree
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 
 
 def device(name: str, *path: str, root: str = "pci0000:20", numa: int | None = 0) -> Device:

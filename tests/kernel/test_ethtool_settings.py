@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pyroute2.ethtool.ioctl import IoctlEthtool
 
-from dranet.claims.plan.ethtool import resolve_features
+from dranet.claims.plan.link import resolve_features
 from dranet.errors import KernelError
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.kernel.ethtool.messages import (

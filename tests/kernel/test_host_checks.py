@@ -17,7 +17,7 @@ from dranet.kernel.host_checks import find_root, list_roce_links, read_host_fact
 from dranet.kernel.netlink.socket import attribute, nested
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
-from dranet.model.host_facts import HugePages, IdleState, Manager, PciFacts, Process
+from dranet.model.findings import HugePages, IdleState, Manager, PciFacts, Process
 
 ADDRESS = "0000:17:00.0"
 

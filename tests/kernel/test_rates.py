@@ -29,7 +29,7 @@ from dranet.kernel.attachment.traffic import (
 )
 from dranet.kernel.netlink.socket import Request
 from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
-from dranet.model.parameters.decoder import ValidationError, build_decoder
+from dranet.model.parameters.part import ValidationError, build_decoder
 from dranet.model.parameters.values import Ifname
 from dranet.model.plan import LimitRate
 from tests.kernel.loaded import ifindex_of, tc

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.model.parameters.sysctls import NAMESPACE_WIDE, find_refusal, is_per_interface
+from dranet.model.parameters.values import NAMESPACE_WIDE, find_refusal, is_per_interface
 from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import distance
-from dranet.model.facts import NodeFacts
+from dranet.model.facts import NodeFacts, distance
 from testbed.machine.hardware import MACHINE, Function
 from tests.machine import kernel_view
 

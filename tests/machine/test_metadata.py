@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.metadata import RDMA_GIDS
+from dranet.claims.report import RDMA_GIDS
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.reports.announcer import Announcer

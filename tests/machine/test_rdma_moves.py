@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.rdma import plan_rdma_access
+from dranet.claims.plan.link import plan_rdma_access
 from dranet.driver.planner import NodeReader
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.inventory.build import build_devices

@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.network import Envelope, NetworkConfig
 from dranet.model.parameters.part import walk_fields
-from dranet.model.parameters.policy import Envelope
 
 Document = dict[str, Any]
 

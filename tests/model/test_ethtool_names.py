@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.claims.plan.ethtool import resolve_features
+from dranet.claims.plan.link import resolve_features
 from dranet.errors import ClaimError
 
 NIC = (

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import ErrorDetails
 
-from dranet.model.parameters.decoder import DecodeFaultKind, ValidationError
-from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import Part, walk_fields
-from dranet.model.parameters.policy import Envelope
+from dranet.model.parameters.network import Envelope, NetworkConfig
+from dranet.model.parameters.part import DecodeFaultKind, Part, ValidationError, walk_fields
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 from tools.pages.parameters import build_model
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from dranet.model.parameters.decoder import Field, ValidationError
 from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import Part, join_path, walk_fields
+from dranet.model.parameters.part import Field, Part, ValidationError, join_path, walk_fields
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 
 HUGE = pytest.param(10**5000, id="of 5001 digits")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from dranet.claims.pairing import Pairing, best_possible, choose, level, pair, rank
-from dranet.model.distance import Distance, distance
+from dranet.claims.alignment import Pairing, best_possible, choose, level, pair, rank
+from dranet.model.facts import Distance, distance
 from tests.support.executed_lines import count_steps
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.model.parameters.sysctls import (
+from dranet.model.parameters.values import (
     REFUSED,
     VALUE_MAX_BYTES,
     build_sysctl_path,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.model.claim import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.wire import ConnectionLost, Mux, PendingCall, TtrpcConnection, TtrpcError
 

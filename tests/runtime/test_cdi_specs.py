@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dranet.errors import ProtocolError, SettingsError, StoreError
+from dranet.model.claim import Mount
 from dranet.model.facts import CharDevice
-from dranet.model.sandbox import Mount
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 from testbed.runtime.contract import RuntimeFailure
 from testbed.runtime.standin_cdi import resolve

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dranet.cli.doctor.node_config import parse_duration, read_runtime_config
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.model.host_facts import RuntimeConfig
+from dranet.model.findings import RuntimeConfig
 
 
 def read(root: Path, **files: str) -> RuntimeConfig | None:

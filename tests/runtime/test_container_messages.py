@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.model.sandbox import ContainerAdjustment, MemoryPolicy
+from dranet.model.claim import ContainerAdjustment, MemoryPolicy
 from dranet.pb import nri_pb2
 from dranet.runtime.containers import build_adjustment, parse_container
 

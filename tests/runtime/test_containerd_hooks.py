@@ -18,11 +18,17 @@ import pytest_asyncio
 from msgspec import structs
 
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.model.claim import (
+    FOLDER,
+    Container,
+    ContainerAdjustment,
+    NcclSettings,
+    PodSandbox,
+    WorkloadSettings,
+)
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
-from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
-from dranet.model.workload import FOLDER, NcclSettings, WorkloadSettings
 from dranet.runtime.containers import CdiDevice
 from dranet.runtime.nri import NriPlugin, RuntimeHooks
 from testbed.containerd.fetch import ContainerdUnavailable, Toolchain

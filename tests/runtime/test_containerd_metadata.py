@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.claims.metadata import file_name, mount_file
+from dranet.claims.report import file_name, mount_file
 from dranet.driver.metadata import MetadataFiles
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import ClaimRef, Mount, PodRef
 from dranet.model.plan import PreparedClaim, RequestMetadata
-from dranet.model.sandbox import Mount
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from testbed.containerd.runtime import ContainerdRuntime

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from dranet.driver.start_gate import StartGate
-from dranet.model.sandbox import ContainerAdjustment, Mount
+from dranet.model.claim import ContainerAdjustment, Mount
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from testbed.containerd import node as containerd_node

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from dranet import wire
 from dranet.errors import KernelError
-from dranet.model.sandbox import Container, Mount, PodSandbox
+from dranet.model.claim import Container, Mount, PodSandbox
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime import nri
 from dranet.runtime.nri import NriListeners, NriPlugin
@@ -558,7 +558,7 @@ BUSY = """
 import asyncio, socket, struct, sys, threading
 from pathlib import Path
 from dranet.driver.executor import run_with_deadline
-from dranet.model.sandbox import ContainerAdjustment
+from dranet.model.claim import ContainerAdjustment
 from dranet.runtime.nri import NriPlugin
 
 netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)

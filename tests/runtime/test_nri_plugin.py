@@ -19,8 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError
-from dranet.model.facts import CharDevice
-from dranet.model.sandbox import (
+from dranet.model.claim import (
     MEMLOCK,
     UNLIMITED,
     Container,
@@ -30,6 +29,7 @@ from dranet.model.sandbox import (
     PodSandbox,
     Rlimit,
 )
+from dranet.model.facts import CharDevice
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime.nri import EventForm, NriListeners, NriPlugin, RuntimeCapabilities, backoff_delays
 from dranet.wire import Code, ConnectionLost, FrameType, TtrpcError, encode_frame, encode_message

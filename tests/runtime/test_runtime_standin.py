@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import DeviceError
+from dranet.model.claim import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.model.facts import CharDevice
-from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.runtime.containers import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from testbed.runtime.contract import ContainerSpec, RuntimeFailure, SandboxSpec

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import DeviceError
+from dranet.model.claim import Container, ContainerAdjustment, PodSandbox
 from dranet.model.facts import CharDevice
-from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
 from dranet.wire import ConnectionLost, Mux, TtrpcConnection

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from dranet.claims.nccl.topology import parse_topology
+from dranet.claims.nccl_topology import parse_topology
 from testbed.cluster import RuntimeFactory
 from tests.runtime.metadata_story import Story, a_container, a_pod, tell
 from tests.support.objects import device_class

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dranet.inventory.policy import Decision
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from testbed.scenario.views import describe_alignment, describe_link, describe_traffic, draw_topology
 from testbed.traffic import TrafficResult
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
-from dranet.model.parameters import decoder, values
-from dranet.model.parameters import policy as network_policy
-from dranet.model.parameters.decoder import (
+from dranet.model.parameters import network as network_policy
+from dranet.model.parameters import part, values
+from dranet.model.parameters.part import (
     AfterValidator,
     BeforeValidator,
     FieldInfo,
@@ -25,7 +25,7 @@ from dranet.model.parameters.decoder import (
     MinLen,
     WithJsonSchema,
 )
-from dranet.model.parameters.sysctls import VALUE_MAX_BYTES
+from dranet.model.parameters.values import VALUE_MAX_BYTES
 from tools.manifests.cel_text import chain, quote, quote_all
 
 Case = tuple[str, str]
@@ -112,7 +112,7 @@ def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
         case AfterValidator(func=network_policy.field_path):
             text = "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
             yield f"!(x in variables.{PATHS})", quote(text)
-        case AfterValidator(func=decoder.check_unicode):
+        case AfterValidator(func=part.check_unicode):
             return  # half a character does not survive the API server
         case _:
             if kind is not str or not isinstance(mark, WithJsonSchema):

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from dranet.model.parameters.interface import SUB_INTERFACE_TYPES
+from dranet.model.parameters.interface import IPV6_MTU_MIN, RESERVED_TABLES, SCOPE_LINK, SUB_INTERFACE_TYPES
+from dranet.model.parameters.network import CpuLocalityConfig
 from dranet.model.parameters.part import fields_of
-from dranet.model.parameters.routing import IPV6_MTU_MIN, RESERVED_TABLES, SCOPE_LINK
-from dranet.model.parameters.workload import CpuLocalityConfig
 from tools.manifests.cel_text import get, is_a, is_set, join, quote
 from tools.manifests.parameter_rules import Rule, rule_name
 

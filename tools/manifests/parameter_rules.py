@@ -15,9 +15,8 @@ from typing import get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.network import Envelope, NetworkConfig
 from dranet.model.parameters.part import Part, PartField, fields_of
-from dranet.model.parameters.policy import Envelope
 from tools.manifests.cel_text import is_a, join, key, quote, quote_all, show
 from tools.manifests.parameter_checks import Check, build_check, unwrap
 

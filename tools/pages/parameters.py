@@ -14,8 +14,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pydantic
 import yaml
 
-from dranet.model.parameters import policy as network_policy
-from dranet.model.parameters.decoder import (
+from dranet.model.parameters import network as network_policy
+from dranet.model.parameters.network import Envelope, NetworkConfig
+from dranet.model.parameters.part import (
     UNSET,
     AfterValidator,
     BeforeValidator,
@@ -24,13 +25,13 @@ from dranet.model.parameters.decoder import (
     Le,
     MaxLen,
     MinLen,
+    Part,
+    PartField,
     WithJsonSchema,
+    fields_of,
+    settle,
 )
-from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import Part, PartField, fields_of, settle
-from dranet.model.parameters.policy import Envelope
-from dranet.model.parameters.sysctls import NAMESPACE_WIDE, PER_INTERFACE, REFUSED
-from dranet.model.parameters.values import OneOf
+from dranet.model.parameters.values import NAMESPACE_WIDE, PER_INTERFACE, REFUSED, OneOf
 from tools.pages.page import fill, table
 
 SCHEMA_NAME = "network-config.schema.json"

@@ -1,5 +1,1 @@
-"""Device + link state + config -> :class:`~dranet.model.plan.AttachPlan`: the ordered steps, as data.
-
-``device`` puts together what the other modules plan, each for one part of the config. ``pod`` and ``parents``
-look across the plans of a pod and of a shared device.
-"""
+"""From a device, the state of its link and its config to an :class:`~dranet.model.plan.AttachPlan`."""

@@ -1,48 +1,162 @@
-"""Device + link state + config -> AttachPlan: the ordered steps that put one device into a pod.
+"""The ordered steps that put one device into a pod, as data, and the checks across the plans of a pod.
 
-Pure: everything the hook will do is decided here, at prepare, from the state that the link had then. What
-the pod gets of the host's state, unless the config overrides it: name, MTU, hardware address, the global
+Everything that the hook will do is decided here, at Prepare, from the state that the link had then. What the
+pod gets of the host's state, unless the config overrides it: name, MTU, hardware address, the global
 addresses, and with those addresses the routes that need them; and, whatever its addresses, the link's policy
 routing (other tables, the rules that look them up) and its permanent neighbours. A link on top of the device
 (``interface.type``) gets nothing of that.
 
-Each of the other modules has the steps for its part, and the checks that only the link can answer, as lines
-"<field path>: what is wrong". All lines of a device are one error.
+``link`` and ``routing`` have the steps for their parts, and the checks that only the link can answer, as
+lines "<field path>: what is wrong". All lines of a device are one error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from dranet.claims.plan.addresses import check_addresses, plan_addresses
-from dranet.claims.plan.ethtool import check_ethtool, plan_ethtool
 from dranet.claims.plan.inputs import PlanInput
 from dranet.claims.plan.link import (
+    VRF_SYSCTLS,
+    check_ethtool,
     check_link,
+    check_namespace_sysctls,
+    check_rdma,
+    check_sysctls,
+    plan_early_sysctls,
+    plan_ethtool,
+    plan_late_sysctls,
     plan_link,
     plan_programs,
     plan_properties,
     plan_rates,
+    plan_rdma_move,
     plan_token,
     plan_vrf,
 )
-from dranet.claims.plan.rdma import check_rdma, plan_rdma_move
-from dranet.claims.plan.routes import check_routes, plan_routes
-from dranet.claims.plan.rules import check_neighbours, check_rules, plan_neighbours, plan_rules
-from dranet.claims.plan.sysctls import (
-    check_namespace_sysctls,
-    check_sysctls,
-    plan_early_sysctls,
-    plan_late_sysctls,
+from dranet.claims.plan.routing import (
+    check_addresses,
+    check_neighbours,
+    check_routes,
+    check_rules,
+    plan_addresses,
+    plan_neighbours,
+    plan_routes,
+    plan_rules,
 )
-from dranet.claims.plan.workload import check_cpu_locality, check_workload, plan_cpu_locality, record_cpus
 from dranet.errors import ClaimError, DeviceError, Reason
-from dranet.model.cpus import CpuSurroundings
+from dranet.model.claim import NcclSettings, WorkloadSettings
+from dranet.model.cpus import CpuLayout, CpuSurroundings, find_local_cpus
 from dranet.model.device import Device, DeviceKind
-from dranet.model.parameters.network import NetworkConfig
-from dranet.model.plan import AddAddress, AddRule, AttachPlan, DhcpLease, IpoibState, LinkState, SetUp, Step
+from dranet.model.parameters.network import NcclConfig, NetworkConfig
+from dranet.model.plan import (
+    AddAddress,
+    AddRule,
+    AttachPlan,
+    CpuState,
+    DhcpLease,
+    IpoibState,
+    JoinVrf,
+    LinkState,
+    SetCpuLocality,
+    SetSysctl,
+    SetUp,
+    Step,
+)
+
+_PATH = "cpuLocality"
+
+
+def plan_cpu_locality(
+    device: Device, config: NetworkConfig, cpus: CpuSurroundings | None
+) -> Iterator[SetCpuLocality]:
+    """One step for all that is asked; checked by :func:`check_cpu_locality`.
+
+    Raises:
+        ValueError: nothing was found out about the CPUs.
+    """
+    wanted = config.cpu_locality
+    if not wanted.asked:
+        return
+    if cpus is None:
+        raise ValueError(f"near CPUs for {device.name}, and the CPUs of the node were not read")
+    order = _choose(cpus.layout, device)
+    yield SetCpuLocality(order, device.pci_address, bool(wanted.irq), bool(wanted.xps), bool(wanted.rps))
+
+
+def _choose(layout: CpuLayout, device: Device) -> tuple[int, ...]:
+    """The near CPUs, from another one on for each device: otherwise the first ones would work for all virtual
+    functions, which have few queues."""
+    local = find_local_cpus(layout, device.numa_node)
+    start = zlib.crc32(device.name.encode()) % len(local)
+    return (*local[start:], *local[:start])
+
+
+def record_cpus(config: NetworkConfig, cpus: CpuSurroundings | None) -> CpuState | None:
+    """What the host gets back of it."""
+    if cpus is None or not config.cpu_locality.asked:
+        return None
+    return CpuState(cpus.irqs, cpus.queues)
+
+
+def check_cpu_locality(
+    device: Device, config: NetworkConfig, cpus: CpuSurroundings | None, host: LinkState | None = None
+) -> Iterator[str]:
+    """Yield what this node cannot fulfil, as "<field path>: ..."."""
+    wanted = config.cpu_locality
+    if not wanted.asked or cpus is None:
+        return
+    try:
+        find_local_cpus(cpus.layout, device.numa_node)
+    except LookupError as error:
+        yield f"{_PATH}: {error}"
+    if wanted.irq:
+        yield from _check_interrupts(device, cpus, host)
+
+
+def _check_interrupts(device: Device, cpus: CpuSurroundings, host: LinkState | None) -> Iterator[str]:
+    """Some drivers ask for interrupts when the link comes up; on one that is down there is nothing to see."""
+    if not device.pci_address:
+        yield f"{_PATH}.irq: the device is no PCI function, so it has no interrupts"
+    elif not cpus.irqs and (host is None or host.up):
+        yield (
+            f"{_PATH}.irq: {device.pci_address} has no interrupts of its own (MSI), and a line may be shared "
+            "with other devices"
+        )
+    if cpus.balancer:
+        yield f"{_PATH}.irq: {cpus.balancer}"
+
+
+_OF_THE_DEFAULT_ROUTE = "auto"
+
+
+def plan_workload(config: NetworkConfig) -> WorkloadSettings:
+    """What the config asks for."""
+    nccl = config.nccl
+    lines = nccl if nccl.config_file else NcclConfig()
+    return WorkloadSettings(
+        NcclSettings(
+            bool(nccl.topology_file),
+            bool(nccl.config_file),
+            lines.gid_index,
+            lines.cross_nic,
+            "" if lines.socket_interface == _OF_THE_DEFAULT_ROUTE else lines.socket_interface or "",
+        ),
+        ucx_net_devices=bool(config.ucx.net_devices),
+        fork_safe=bool(config.rdma.fork_safe),
+        huge_pages_safe=bool(config.rdma.huge_pages_safe),
+        memory_policy=config.memory.policy or "",
+    )
+
+
+def check_workload(device: Device, config: NetworkConfig) -> Iterator[str]:
+    """Yield what is impossible with this device, as "<field path>: ..."."""
+    if config.memory.policy is not None and device.numa_node is None:
+        yield "memory.policy: the node does not report on which NUMA node the device is"
 
 
 def plan_device(
@@ -171,3 +285,75 @@ def _steps(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
     yield from plan_rules(inputs)
     yield from plan_late_sysctls(inputs.config)
     yield from plan_rdma_move(inputs.device, inputs.config, exclusive=rdma_exclusive)
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def check_pod(plans: Collection[AttachPlan]) -> None:
+    """The devices of a pod share its interface names, routing tables and settings.
+
+    Args:
+        plans: the plans of every claim of the pod.
+
+    Raises:
+        ClaimError: InvalidConfig, with every clash and the devices of each.
+    """
+    problems = [*_check_names(plans), *_check_vrfs(plans), *_check_sysctls(plans)]
+    if problems:
+        raise ClaimError(
+            "; ".join(problems),
+            hint="give each device a config of its own, by the name of its request",
+            reason=Reason.INVALID_CONFIG,
+        )
+
+
+def _check_names(plans: Collection[AttachPlan]) -> Iterator[str]:
+    owners = _group((plan.pod_ifname, plan.device) for plan in plans if plan.pod_ifname)
+    clashes = [f"{', '.join(names)} would all be {name}" for name, names in owners.items() if len(names) > 1]
+    clashes += [
+        f"{', '.join(owners[vrf.name])} and the VRF of {plan.device} would be {vrf.name}"
+        for plan, vrf in _iter_vrfs(plans)
+        if vrf.name in owners
+    ]
+    if clashes:
+        yield f"interface.name: names must differ within a pod: {'; '.join(clashes)}"
+
+
+def _check_vrfs(plans: Collection[AttachPlan]) -> Iterator[str]:
+    vrfs = dict.fromkeys((vrf.name, vrf.table) for _, vrf in _iter_vrfs(plans))
+    for name, tables in _group(vrfs).items():
+        if len(tables) > 1:
+            yield f"interface.vrf.table: VRF {name} would have the tables {', '.join(map(str, tables))}"
+    for table, names in _group((table, name) for name, table in vrfs).items():
+        if len(names) > 1:
+            yield f"interface.vrf.table: the VRFs {', '.join(names)} would share {table}; give each its own"
+
+
+def _check_sysctls(plans: Collection[AttachPlan]) -> Iterator[str]:
+    wanted: dict[str, dict[str, str]] = defaultdict(dict)
+    for plan in plans:
+        for step in plan.steps:
+            if isinstance(step, SetSysctl) and not step.early:
+                wanted[step.path].setdefault(step.value, plan.device)
+    for plan, _ in _iter_vrfs(plans):
+        for path in VRF_SYSCTLS:
+            if path in wanted:
+                wanted[path].setdefault("1", f"the VRF of {plan.device}")
+    for path, values in wanted.items():
+        if len(values) > 1:
+            each = ", ".join(f"{value} by {owner}" for value, owner in values.items())
+            yield f'sysctls["net.{path.replace("/", ".")}"]: the pod has one value, and would get {each}'
+
+
+def _iter_vrfs(plans: Collection[AttachPlan]) -> Iterator[tuple[AttachPlan, JoinVrf]]:
+    for plan in plans:
+        yield from ((plan, step) for step in plan.steps if isinstance(step, JoinVrf))
+
+
+def _group(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    groups: dict[Key, list[Value]] = defaultdict(list)
+    for key, value in pairs:
+        groups[key].append(value)
+    return groups

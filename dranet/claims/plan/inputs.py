@@ -7,8 +7,8 @@ from msgspec import Struct
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
 from dranet.model.facts import TABLE_MAIN
+from dranet.model.parameters.interface import IPV6_MTU_MIN
 from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.routing import IPV6_MTU_MIN
 from dranet.model.plan import AddRule, DhcpLease, LinkState
 
 VRF_TABLES_FROM, VRF_TABLES = 1000, 1000

@@ -1,24 +1,40 @@
-"""The link in the pod: moved or made, and what it is to be."""
+"""The link in the pod, moved or made, with its settings: sysctls, ``ethtool``, and its RDMA device."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import combinations
 
-from dranet.claims.plan.addresses import plan_addresses
 from dranet.claims.plan.inputs import PlanInput, is_ipv6
+from dranet.claims.plan.routing import plan_addresses
 from dranet.errors import ClaimError, DeviceError, Reason
-from dranet.model.parameters.routing import IPV6_MTU_MIN
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import CharDevice
+from dranet.model.parameters.interface import IPV6_MTU_MIN
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, fields_of
+from dranet.model.parameters.values import (
+    build_sysctl_path,
+    find_refusal,
+    find_value_problem,
+    is_per_interface,
+)
 from dranet.model.plan import (
     AddAddress,
     AttachPlan,
     CreateLink,
+    EthtoolState,
     JoinVrf,
     LimitRate,
     MoveLink,
+    MoveRdma,
+    RdmaAccess,
     RemovePrograms,
+    SetEthtool,
     SetLink,
+    SetSysctl,
     SetToken,
 )
 
@@ -260,3 +276,315 @@ def _sub_link(plan: AttachPlan) -> CreateLink | None:
 
 def _ips(plan: AttachPlan) -> set[str]:
     return {step.address.cidr.partition("/")[0] for step in plan.steps if isinstance(step, AddAddress)}
+
+
+def plan_rdma_move(device: Device, config: NetworkConfig, *, exclusive: bool) -> Iterator[MoveRdma]:
+    """In exclusive mode the RDMA device goes where its link goes."""
+    if exclusive and device.rdma_device and config.interface.is_passthrough:
+        yield MoveRdma(device.rdma_device, node_guid=device.rdma_guid, pci_address=device.rdma_pci_address)
+
+
+def plan_rdma_access(
+    device: Device, config: NetworkConfig, management_nodes: Sequence[CharDevice] = (), *, exclusive: bool
+) -> RdmaAccess:
+    """What the containers get.
+
+    With a link on top of the device they also get the verbs device, while the kernel lets other network
+    namespaces use it (shared mode).
+
+    Args:
+        device: as on offer, with the nodes that every user of it needs.
+        config: checked by :func:`check_rdma`.
+        management_nodes: ``umad`` and ``issm`` of the device, for those who ask for them.
+        exclusive: RDMA devices belong to one network namespace each.
+    """
+    if device.kind is DeviceKind.GPU or not device.rdma_device or not _reaches_pod(config, exclusive):
+        return RdmaAccess()
+    nodes = (*device.char_devices, *(management_nodes if config.rdma.management_devices else ()))
+    return RdmaAccess(tuple(dict.fromkeys(nodes)), config.rdma.memlock)
+
+
+def _reaches_pod(config: NetworkConfig, exclusive: bool) -> bool:
+    return config.interface.is_passthrough or not exclusive
+
+
+def check_rdma(device: Device, config: NetworkConfig, *, exclusive: bool) -> Iterator[str]:
+    """RDMA settings for a device that has none, or that is not the pod's. "<field path>: ..."."""
+    asked = []
+    if config.rdma.management_devices is not None:
+        asked.append("rdma.managementDevices")
+    if config.rdma.memlock is not None:
+        asked.append("rdma.memlock")
+    if config.rdma.fork_safe is not None:
+        asked.append("rdma.forkSafe")
+    if config.rdma.huge_pages_safe is not None:
+        asked.append("rdma.hugePagesSafe")
+    if not device.rdma_device:
+        yield from (f"{path}: the device has no RDMA" for path in asked)
+    elif not _reaches_pod(config, exclusive):
+        kind = config.interface.type
+        why = f"in exclusive mode {device.rdma_device} stays on the node with the device below a {kind}"
+        yield from (f"{path}: {why}" for path in asked)
+    elif config.rdma.management_devices and not config.interface.is_passthrough:
+        yield (
+            "rdma.managementDevices: they manage the subnet for everybody on the device, which type "
+            f"{config.interface.type} does not give to the pod"
+        )
+
+
+_SPOKEN = {"rings": "rings", "channels": "channels", "coalesce": "interrupt coalescing"}
+
+
+def plan_ethtool(inputs: PlanInput) -> Iterator[SetEthtool]:
+    """One step with everything that the claim names, by the kernel's names."""
+    ethtool = inputs.config.ethtool
+    if ethtool.is_empty:
+        return
+    features, _ = resolve_features(ethtool.features, inputs.host.ethtool.features, inputs.host.ethtool.fixed)
+    yield SetEthtool(
+        EthtoolState(
+            features=features,
+            private_flags=dict(ethtool.private_flags),
+            rings=_numbers(ethtool.rings),
+            channels=_numbers(ethtool.channels),
+            coalesce=_numbers(ethtool.coalesce),
+        )
+    )
+
+
+def check_ethtool(inputs: PlanInput) -> Iterator[str]:
+    """Names that the device does not have and numbers that it does not take. "<field path>: ..."."""
+    ethtool, state = inputs.config.ethtool, inputs.host.ethtool
+    yield from _check_features(inputs)
+    if not inputs.moves:
+        yield from _check_ethtool_of_sub_link(inputs)
+        return
+    refused = state.refused
+    unknown = [name for name in ethtool.private_flags if name not in state.private_flags]
+    if unknown and "private_flags" in refused:
+        yield f"ethtool.privateFlags: the driver does not report them: {refused['private_flags']}"
+        unknown = []
+    shown_by = f"ethtool --show-priv-flags {inputs.host.ifname}"
+    yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags, shown_by)
+    parts = (
+        ("rings", ethtool.rings, state.rings),
+        ("channels", ethtool.channels, state.channels),
+        ("coalesce", ethtool.coalesce, state.coalesce),
+    )
+    for name, asked, present in parts:
+        if name in refused and not asked.is_empty:
+            yield f"ethtool.{name}: the driver does not report them: {refused[name]}"
+            continue
+        yield from _check_numbers(name, asked, present, state.maxima)
+
+
+def _check_features(inputs: PlanInput) -> Iterator[str]:
+    """A link on top of the device has features of its own, most of which are the device's."""
+    present = inputs.host.ethtool
+    if inputs.config.ethtool.features and "features" in present.refused:
+        yield f"ethtool.features: the driver does not report them: {present.refused['features']}"
+        return
+    try:
+        _, unknown = resolve_features(inputs.config.ethtool.features, present.features, present.fixed)
+    except ClaimError as error:
+        yield error.message
+        return
+    shown_by = f"ethtool -k {inputs.host.ifname}"
+    yield from _missing("ethtool.features", "features", unknown, present.features, shown_by)
+
+
+def _missing(
+    path: str, what: str, unknown: Iterable[str], present: Collection[str], shown_by: str
+) -> Iterator[str]:
+    for name in unknown:
+        missing = f"no {name} that can be changed" if present else f"no {what} that can be changed"
+        hint = f"; on the node, {shown_by} shows those it has" if present else ""
+        yield f'{path}["{name}"]: the device has {missing}{hint}'
+
+
+def _check_ethtool_of_sub_link(inputs: PlanInput) -> Iterator[str]:
+    ethtool, parent = inputs.config.ethtool, inputs.host.ifname
+    parts: dict[str, bool] = {
+        "privateFlags": bool(ethtool.private_flags),
+        "rings": not ethtool.rings.is_empty,
+        "channels": not ethtool.channels.is_empty,
+        "coalesce": not ethtool.coalesce.is_empty,
+    }
+    for name, is_asked in parts.items():
+        if is_asked:
+            kind = inputs.config.interface.type
+            yield f"ethtool.{name}: belongs to {parent}, which type {kind} leaves on the node"
+
+
+def _check_numbers(
+    part: str, asked: Part, present: Mapping[str, int], maxima: Mapping[str, int]
+) -> Iterator[str]:
+    for name, value in _numbers(asked).items():
+        path = f"ethtool.{part}.{_json_name(asked, name)}"
+        most = maxima.get(f"{part}.{name}")
+        if not present:
+            yield f"{path}: the device has no {_SPOKEN[part]} that can be changed"
+        elif name not in present:
+            has = ", ".join(_json_name(asked, other) for other in present)
+            yield f"{path}: the device has none that can be changed, but {has}"
+        elif most is not None and value > most:
+            yield f"{path}: must be at most the {most} of the device, not {value}"
+
+
+def _numbers(part: Part) -> dict[str, int]:
+    """The fields that the claim names; a switch is 0 or 1."""
+    return {name: int(value) for name, value in part if value is not None}
+
+
+def _json_name(part: Part, name: str) -> str:
+    return next(field.name for field in fields_of(type(part)).values() if field.attribute == name)
+
+
+_LEGACY = (
+    ("rx", "rx-checksumming", "rx-checksum"),
+    ("tx", "tx-checksumming", "tx-checksum-*"),
+    ("sg", "scatter-gather", "tx-scatter-gather*"),
+    ("tso", "tcp-segmentation-offload", "tx-tcp*-segmentation"),
+    ("ufo", "udp-fragmentation-offload", "tx-udp-fragmentation"),
+    ("gso", "generic-segmentation-offload", "tx-generic-segmentation"),
+    ("gro", "generic-receive-offload", "rx-gro"),
+    ("lro", "large-receive-offload", "rx-lro"),
+    ("rxvlan", "rx-vlan-offload", "rx-vlan-hw-parse"),
+    ("txvlan", "tx-vlan-offload", "tx-vlan-hw-insert"),
+    ("ntuple", "ntuple-filters", "rx-ntuple-filter"),
+    ("rxhash", "receive-hashing", "rx-hashing"),
+)
+"""Short name, long name, and the kernel's names that they stand for."""
+
+_PATTERNS = {alias: pattern for short, long, pattern in _LEGACY for alias in (short, long)}
+
+
+def resolve_features(
+    asked: Mapping[str, bool], changeable: Collection[str], fixed: Mapping[str, bool] | None = None
+) -> tuple[dict[str, bool], tuple[str, ...]]:
+    """The kernel's names for what is asked, and those names that the device has nothing to change for.
+
+    A group stands for those of its members that can be changed; where none can and all are as asked
+    (``fixed``), for these: most NICs have no LRO, and ``lro: false`` is true of them. The name of one member
+    counts before its group: ``tso: false`` with ``tx-tcp-segmentation: true``.
+
+    Raises:
+        ClaimError: two names of the same group have different values.
+    """
+    groups: dict[str, bool] = {}
+    exact: dict[str, bool] = {}
+    unknown: list[str] = []
+    set_by: dict[str, str] = {}
+    for name, value in asked.items():
+        members = _find_members(name, changeable) or _find_so_anyway(name, value, fixed or {})
+        if not members:
+            unknown.append(name)
+        elif name in members:
+            exact[name] = value
+        else:
+            other = set_by.setdefault(_PATTERNS[name], name)
+            if asked[other] != value:
+                raise ClaimError(f"ethtool.features: {other} and {name} are the same and must not differ")
+            groups |= dict.fromkeys(members, value)
+    return {**groups, **exact}, tuple(unknown)
+
+
+def _find_members(name: str, changeable: Collection[str]) -> list[str]:
+    if name in changeable:
+        return [name]
+    pattern = _PATTERNS.get(name)
+    return [member for member in changeable if fnmatchcase(member, pattern)] if pattern else []
+
+
+def _find_so_anyway(name: str, value: bool, fixed: Mapping[str, bool]) -> list[str]:
+    members = _find_members(name, fixed)
+    return members if all(fixed[member] is value for member in members) else []
+
+
+VRF_SYSCTLS = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
+"""What joining a VRF sets to 1, so that sockets of the pod take connections that come through it."""
+
+
+def plan_early_sysctls(inputs: PlanInput) -> Iterator[SetSysctl]:
+    """What must hold before the link is up and has addresses: everything that belongs to it."""
+    for key, value in _find_values(inputs).items():
+        yield SetSysctl(_link_path(key, inputs.pod_ifname), str(int(value)))
+    for name, text in inputs.config.sysctls.items():
+        if is_per_interface(name):
+            yield SetSysctl(build_sysctl_path(name, inputs.pod_ifname), str(text))
+
+
+def plan_late_sysctls(config: NetworkConfig) -> Iterator[SetSysctl]:
+    """What belongs to the pod's whole namespace; also a device without a link may bring that."""
+    for name, text in config.sysctls.items():
+        if not is_per_interface(name):
+            yield SetSysctl(build_sysctl_path(name, ""), str(text), early=False)
+
+
+def _find_values(inputs: PlanInput) -> Mapping[str, int]:
+    """What the parameters set, by folder and name.
+
+    Forwarding makes IPv6 ignore router advertisements, unless ``acceptRA`` is 2.
+    """
+    interface, ipv6 = inputs.config.interface, inputs.config.interface.ipv6
+    detect = ipv6.duplicate_address_detection
+    asked: Mapping[str, int | None] = {
+        "ipv4/conf/forwarding": interface.forwarding,
+        "ipv4/conf/arp_ignore": interface.arp_ignore,
+        "ipv4/conf/arp_announce": interface.arp_announce,
+        "ipv6/conf/disable_ipv6": None if ipv6.enabled is None else not ipv6.enabled,
+        "ipv6/conf/accept_ra": ipv6.accept_ra,
+        "ipv6/conf/accept_dad": detect,
+        "ipv6/conf/dad_transmits": 0 if detect is False else None,
+        "ipv6/conf/forwarding": interface.forwarding,
+    }
+    return {
+        key: value
+        for key, value in asked.items()
+        if value is not None and (inputs.link_has_ipv6 or not key.startswith("ipv6/"))
+    }
+
+
+def _link_path(key: str, ifname: str) -> str:
+    folder, _, name = key.rpartition("/")
+    return f"{folder}/{ifname}/{name}"
+
+
+def check_sysctls(inputs: PlanInput) -> Iterator[str]:
+    """Settings that no claim may write, that this kernel lacks, or that a parameter sets already."""
+    for name, value in inputs.config.sysctls.items():
+        problem = find_refusal(name) or _find_trouble(name, inputs) or find_value_problem(value)
+        if problem:
+            yield f'sysctls["{name}"]: {problem}'
+
+
+def check_namespace_sysctls(config: NetworkConfig) -> Iterator[str]:
+    """As :func:`check_sysctls`, for a device without a link."""
+    for name, value in config.sysctls.items():
+        problem = find_refusal(name) or find_value_problem(value)
+        if problem:
+            yield f'sysctls["{name}"]: {problem}'
+
+
+def _find_trouble(name: str, inputs: PlanInput) -> str:
+    """What speaks against an allowed setting on this link."""
+    path = build_sysctl_path(name, inputs.pod_ifname)
+    if path in {_link_path(key, inputs.pod_ifname) for key in _find_values(inputs)}:
+        # The settings of the other parameters are on no claim's list.
+        return "interface.ipv6.duplicateAddressDetection sets it too; leave one of them out"
+    if path in VRF_SYSCTLS and inputs.config.interface.vrf:
+        return "interface.vrf sets it to 1; leave it out"
+    if name.startswith("net.ipv6.") and not inputs.node_has_ipv6:
+        return inputs.ipv6_blocker
+    return _find_absence(name, inputs) if is_per_interface(name) else ""
+
+
+def _find_absence(name: str, inputs: PlanInput) -> str:
+    """The kernel gives each link the same settings: what the host's link lacks, the pod's will lack."""
+    if name.startswith("net.ipv6.") and not inputs.link_has_ipv6:
+        return inputs.ipv6_blocker
+    _, family, kind, _, key = name.split(".")
+    family_was_read = any(known.startswith(f"{family}/") for known in inputs.host.sysctls)
+    if family_was_read and f"{family}/{kind}/{key}" not in inputs.host.sysctls:
+        return "the kernel of this node has no such setting"
+    return ""

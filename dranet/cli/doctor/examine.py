@@ -32,8 +32,7 @@ from dranet.kernel.netlink.socket import Rights, read_rights
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
-from dranet.model.findings import PATIENCE, Finding, Severity, ok
-from dranet.model.host_facts import HostFacts
+from dranet.model.findings import PATIENCE, Finding, HostFacts, Severity, ok
 from dranet.security.context import CAPABILITIES, HOST_PROC, MOUNTS, HostMount, resolve_path
 from dranet.security.seccomp import RULES
 from dranet.settings import Settings

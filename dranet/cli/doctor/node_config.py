@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.model.host_facts import KubeletConfig, RuntimeConfig
+from dranet.model.findings import KubeletConfig, RuntimeConfig
 
 _CONTAINERD = (
     "etc/containerd/config.toml",

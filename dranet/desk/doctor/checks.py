@@ -15,8 +15,7 @@ from msgspec import Struct, field
 from dranet.cluster.nodes import NodeDevice
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
-from dranet.model.findings import Finding, Severity
-from dranet.model.host_facts import HostFacts, PciFacts
+from dranet.model.findings import Finding, HostFacts, PciFacts, Severity
 from dranet.settings import Settings
 
 FAST_MBPS = 100_000

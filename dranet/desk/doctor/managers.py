@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dranet.desk.doctor.checks import Evaluation, Surroundings, check, fine, join, note, warning
-from dranet.model.host_facts import WITHOUT_CONNECTION
+from dranet.model.findings import WITHOUT_CONNECTION
 
 MANAGERS = "managers"
 

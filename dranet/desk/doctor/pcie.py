@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dranet.desk.doctor.checks import FAST_MBPS, Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.model.facts import Link, RdmaDevice
-from dranet.model.host_facts import PciFacts
+from dranet.model.findings import PciFacts
 
 PCIE = "pcie"
 

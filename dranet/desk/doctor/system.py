@@ -18,8 +18,8 @@ from dranet.model.findings import (
     PATIENCE,
     RUNTIME_CDI,
     RUNTIME_NRI,
+    SOFT_OPTIONS,
 )
-from dranet.model.host_facts import SOFT_OPTIONS
 
 KERNEL = "kernel"
 

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from dranet.claims.config import inspect_configs
-from dranet.claims.select import Selection
+from dranet.claims.config import Selection, inspect_configs
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.rules import LintFinding, show, suggest

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dranet.claims.pairing import level, rank
+from dranet.claims.alignment import level, rank
 from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.candidates import (
@@ -40,7 +40,7 @@ from dranet.desk.templates.shapes import (
     together,
 )
 from dranet.desk.templates.trial import Trial, best_distances, find_best, try_shape
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A slice has no PCI paths. One of our NICs publishes which GPUs are nearest to it and how far they are, its
 switch and its root; a GPU of any driver may publish its PCI address, root and NUMA node. A path is invented
-for each device from these, so that :func:`dranet.model.distance.distance` returns what was published. What is
+for each device from these, so that :func:`dranet.model.facts.distance` returns what was published. What is
 not published counts as farther: devices below one root as ``PHB``, and without a root as unknown.
 """
 
@@ -16,7 +16,7 @@ from dranet.desk.allocation.devices import Candidate, Node
 from dranet.desk.allocation.pools import Inventory, Pool
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model import attributes as a
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 
 DeviceId = tuple[str, str, str]
 """Driver, pool, device."""
@@ -32,7 +32,7 @@ PLACES = (*ADDRESSES, *NUMA_NODES, a.STANDARD_PCIE_ROOT.qualified, a.PCIE_SWITCH
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """As :class:`dranet.model.distance.Placed` has it."""
+    """As :class:`dranet.model.facts.Placed` has it."""
 
     pci_path: tuple[str, ...] = ()
     pcie_root: str = ""

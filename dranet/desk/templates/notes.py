@@ -12,7 +12,7 @@ from dranet.desk.templates.hardware import NodeHardware
 from dranet.desk.templates.request import count, listed
 from dranet.desk.templates.shapes import shares_memory
 from dranet.desk.templates.trial import Distances, Trial
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 _MAX_NAMES = 4
 _Line = TypeVar("_Line", bound=Hashable)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX
 from dranet.model import attributes as a
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 _EMPTY = '""'
 

@@ -23,7 +23,7 @@ from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESUL
 from dranet.desk.templates import selectors
 from dranet.desk.templates.relations import Group, Relation
 from dranet.desk.templates.request import ClaimRequest, count
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 
 @dataclass(frozen=True, slots=True)

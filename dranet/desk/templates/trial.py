@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-from dranet.claims.pairing import best_possible, choose, level, pair, rank
+from dranet.claims.alignment import best_possible, choose, level, pair, rank
 from dranet.desk.allocation.allocator import ClusterDevices, Unschedulable, allocate, read_devices_in_use
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates.hardware import DeviceId, NodeHardware, Spot
 from dranet.desk.templates.shapes import Shape
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 
 Distances = tuple[Distance | None, ...]
 """Distances of the NICs of one pod to their GPUs, the nearest first."""

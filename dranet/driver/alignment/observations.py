@@ -15,8 +15,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.model.facts import Gpu, NodeFacts
-from dranet.model.gpus import (
+from dranet.model.claim import Container
+from dranet.model.device import (
     GPU_VARIABLES,
     HABANA,
     NVIDIA,
@@ -29,7 +29,7 @@ from dranet.model.gpus import (
     parse_cdi_name,
     split_names,
 )
-from dranet.model.sandbox import Container
+from dranet.model.facts import Gpu, NodeFacts
 
 MAX_OBSERVED = 256
 """For each kind, for one container."""

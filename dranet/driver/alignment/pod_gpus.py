@@ -24,8 +24,7 @@ from dranet.driver.alignment.observations import (
 )
 from dranet.driver.publish import View
 from dranet.model.claim import AllocationResult
-from dranet.model.device import Device, DeviceKind
-from dranet.model.gpus import Doubt, GpusOfPod, GpuSource, PodGpu
+from dranet.model.device import Device, DeviceKind, Doubt, GpusOfPod, GpuSource, PodGpu
 from dranet.model.plan import PreparedClaim
 
 MAX_CONTAINERS = 64

@@ -19,7 +19,7 @@ from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.publish import View
 from dranet.model.claim import Claim
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
+from dranet.model.facts import Distance
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.status import ConditionType, DeviceStatus
 from dranet.store.claim_store import ClaimStore

@@ -18,10 +18,9 @@ from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.verdicts import Verdicts
 from dranet.errors import DranetError, Reason
 from dranet.kubelet.pod_resources import PodDevices
-from dranet.model.claim import AllocationResult, PodRef
+from dranet.model.claim import AllocationResult, Container, PodRef, PodSandbox
+from dranet.model.device import GpuSource, find_resource_vendor
 from dranet.model.facts import Gpu
-from dranet.model.gpus import GpuSource, find_resource_vendor
-from dranet.model.sandbox import Container, PodSandbox
 from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,8 @@ from pathlib import Path
 from threading import Lock
 
 from dranet.model.attributes import GPU_UUID, GPU_VENDOR
-from dranet.model.device import Device
+from dranet.model.device import Device, is_shared_node
 from dranet.model.facts import CharDevice, Gpu
-from dranet.model.gpus import is_shared_node
 from dranet.runtime.vendor_cdi import VENDOR_KINDS, VendorSpecs, choose_device
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.device import Device, DeviceKind
-from dranet.model.distance import Distance
-from dranet.model.facts import Link
+from dranet.model.facts import Distance, Link
 from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, LimitRate, LinkState, PreparedClaim, PreparedDevice
 

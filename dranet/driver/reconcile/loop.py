@@ -24,10 +24,9 @@ from dranet.driver.hooks import RuntimeSnapshot, RuntimeView, SnapshotQueue, liv
 from dranet.driver.reconcile.pods import Action, ActionLog, PodReconciler, Why
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import ClaimError, DranetError, Reason, StoreError
-from dranet.model.claim import Claim, ClaimRef
+from dranet.model.claim import Claim, ClaimRef, PodSandbox
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim
-from dranet.model.sandbox import PodSandbox
 from dranet.store.claim_store import ClaimStore
 
 

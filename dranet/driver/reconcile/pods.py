@@ -17,9 +17,9 @@ from dranet.driver.hooks import RuntimeSnapshot, lives
 from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DeviceError, DranetError, Reason
+from dranet.model.claim import PodSandbox
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim
-from dranet.model.sandbox import PodSandbox
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 

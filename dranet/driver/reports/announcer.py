@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from dranet.claims.config import select_results
 from dranet.claims.report import (
     find_attached,
     report_attach_failed,
@@ -20,15 +21,13 @@ from dranet.claims.report import (
     report_release_failed,
     report_released,
 )
-from dranet.claims.select import select_results
 from dranet.cluster.events import NORMAL, WARNING, EventNote, ObjectRef
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports.reporter import Reporter
 from dranet.errors import DranetError, KernelError, Reason
-from dranet.model.claim import Claim, ClaimRef, PodRef
+from dranet.model.claim import Claim, ClaimRef, PodRef, PodSandbox
 from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink, DeviceStatus, EventReason
 from dranet.telemetry import Metrics
 

@@ -33,10 +33,10 @@ from dranet.kernel.sysfs.files import (
     nearest_pci_address,
     parse_number,
 )
+from dranet.model.claim import GidSlot
 from dranet.model.cpus import parse_cpu_list
 from dranet.model.device import NamedRdma, RdmaIdentity
 from dranet.model.facts import CharDevice, Gpu, Host, NumaNode, PciFunction, RdmaDevice, RdmaPort
-from dranet.model.workload import GidSlot
 
 # --- RDMA devices (``Documentation/ABI/stable/sysfs-class-infiniband``) --------------------------------
 # Namespace mode and moves go through netlink (``netlink.rdma``). Management nodes (``umad``, ``issm``) belong

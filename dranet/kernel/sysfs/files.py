@@ -24,8 +24,8 @@ from pathlib import Path
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink.socket import kernel_error
+from dranet.model.claim import Processor
 from dranet.model.facts import CharDevice
-from dranet.model.workload import Processor
 
 _NO_FACT = frozenset(
     {

@@ -1,36 +1,176 @@
-"""NetworkConfig: the opaque parameters that a claim or a DeviceClass may carry for a device.
+"""NetworkConfig, the opaque parameters of a claim or a DeviceClass for a device, and their envelope.
 
 The JSON names are DraNet's where DraNet has the parameter; the others are ours. Each field has a description
-and an example; ``docs/user/parameters.md`` and the JSON schema are made from that. A field that is absent (or
-``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
+and an example; ``docs/user/parameters.md`` and the JSON schema are made from that. A field that is absent
+(or ``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
 
 What only the link itself can show (does it accept this MTU?) is checked by ``claims.plan``; several configs
-become one in ``claims.config``; what else a config may hold is in :mod:`~dranet.model.parameters.policy`.
+become one in ``claims.config``. The envelope has their version, and a DeviceClass's policy, which limits
+what claims on that class set; the values that the class gives are the administrator's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Literal
 
-from dranet.model.parameters.decoder import BeforeValidator, Field
-from dranet.model.parameters.interface import InterfaceConfig
-from dranet.model.parameters.part import Conflict, Entries, Part, join_path, walk_values
-from dranet.model.parameters.routing import (
-    NeighbourConfig,
-    RouteConfig,
-    RuleConfig,
+from dranet.model.claim import AUTO
+from dranet.model.parameters.interface import InterfaceConfig, NeighbourConfig, RouteConfig, RuleConfig
+from dranet.model.parameters.part import (
+    AfterValidator,
+    BeforeValidator,
+    Conflict,
+    Entries,
+    Field,
+    Part,
+    PlainSerializer,
+    WithJsonSchema,
+    check_unicode,
+    join_path,
+    walk_fields,
+    walk_values,
 )
-from dranet.model.parameters.sysctls import IFNAME
 from dranet.model.parameters.values import (
+    IFNAME,
     Count,
     Memlock,
+    RequiredIfname,
     SysctlValue,
     Text,
     UInt32,
     without_nulls,
 )
-from dranet.model.parameters.workload import CpuLocalityConfig, MemoryConfig, NcclConfig, UcxConfig
+
+_GID_INDEX_MAX = 1023
+
+
+def _number_or_auto(most: int) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value == "auto":
+            return AUTO
+        if not isinstance(value, int) or isinstance(value, bool) or value not in range(most + 1):
+            raise ValueError(f"must be a number from 0 to {most}, or auto")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _schema(most: int) -> WithJsonSchema:
+    number = {"type": "integer", "minimum": 0, "maximum": most}
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "const": "auto"}]})
+
+
+_AS_WRITTEN = PlainSerializer(lambda value: "auto" if value == AUTO else value)
+
+GidIndex = Annotated[int, _number_or_auto(_GID_INDEX_MAX), _AS_WRITTEN, _schema(_GID_INDEX_MAX)]
+CrossNic = Annotated[int, _number_or_auto(2), _AS_WRITTEN, _schema(2)]
+
+
+class NcclConfig(Part):
+    """``nccl``: files for NCCL and RCCL in the containers that name the claim. They name the devices
+    of the pod that NCCL is to use; variables of the container's environment override them. See
+    [NCCL](nccl.md)."""
+
+    topology_file: bool | None = Field(
+        default=None,
+        alias="topologyFile",
+        description="how the pod's GPUs and network devices hang together, as XML (`NCCL_TOPO_FILE`)",
+        examples=[True],
+    )
+    config_file: bool | None = Field(
+        default=None,
+        alias="configFile",
+        description="NCCL's settings (`NCCL_CONF_FILE`): `NCCL_IB_HCA` with those of the pod's devices that "
+        "ask for the file, and what the fields below ask for. NCCL 2.23 and later read it",
+        examples=[True],
+    )
+    gid_index: GidIndex | None = Field(
+        default=None,
+        alias="gidIndex",
+        description="`NCCL_IB_GID_INDEX`: a number, or `auto` for that of the RoCE v2 GID of the pod's "
+        "address. Absent: NCCL chooses, as it does well from 2.21 on",
+        examples=["auto"],
+    )
+    cross_nic: CrossNic | None = Field(
+        default=None,
+        alias="crossNic",
+        description="`NCCL_CROSS_NIC`: 0 to 2, or `auto`: 0 where each device of the pod is in an IP network "
+        "of its own (rails), else NCCL's default",
+        examples=["auto"],
+    )
+    socket_interface: RequiredIfname | None = Field(
+        default=None,
+        alias="socketInterface",
+        description="`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it. "
+        "Absent or `auto`: that of the pod's default route, where one of the devices has RDMA",
+        examples=["auto"],
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        """``false`` turns off what a class has set, its lines included."""
+        lines = {
+            "gidIndex": self.gid_index,
+            "crossNic": self.cross_nic,
+            "socketInterface": self.socket_interface,
+        }
+        for name, value in lines.items():
+            if value is not None and self.config_file is None:
+                yield (name,), "must come with configFile: true, the file that it is a line of"
+
+
+class UcxConfig(Part):
+    """``ucx``: hints for UCX in the containers that name the claim; the container's environment wins."""
+
+    net_devices: bool | None = Field(
+        default=None,
+        alias="netDevices",
+        description="`UCX_NET_DEVICES`: the pod's network devices that ask for it, in the order of its "
+        "GPUs, and no others",
+        examples=[True],
+    )
+
+
+class MemoryConfig(Part):
+    """``memory``: where the memory of the containers that name the claim comes from: the NUMA nodes of the
+    pod's devices. What the kubelet has set for the container wins."""
+
+    policy: Literal["bind", "preferred", "interleave"] | None = Field(
+        default=None,
+        description="`bind`: from these nodes alone (cpuset); where they are full, the container's processes "
+        "are killed. `preferred`: from these nodes while they have some; `interleave`: from them in "
+        "turn. The last two are refused unless the runtime reports NRI 0.12",
+        examples=["bind"],
+    )
+
+
+class CpuLocalityConfig(Part):
+    """``cpuLocality``: CPUs of the device's NUMA node work for it, except isolated ones. Restored at
+    release."""
+
+    irq: bool | None = Field(
+        default=None,
+        description="`true`: each interrupt of the device goes to one of these CPUs. Refused while "
+        "irqbalance places the node's interrupts",
+        examples=[True],
+    )
+    xps: bool | None = Field(
+        default=None,
+        description="`true`: each of these CPUs sends through the queue whose interrupt is nearest (XPS)",
+        examples=[True],
+    )
+    rps: bool | None = Field(
+        default=None,
+        description="`true`: what comes in is worked off by all of these CPUs (RPS), for devices with fewer "
+        "queues than CPUs",
+        examples=[False],
+    )
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names of what is to be done."""
+        return tuple(name for name in ("irq", "xps", "rps") if getattr(self, name))
+
 
 _WITHOUT_LINK = ("rdma", "sysctls", "cpuLocality", "nccl", "ucx", "memory")
 """What does not need a network interface, of sysctls and near CPUs in part."""
@@ -210,3 +350,94 @@ class NetworkConfig(Part):
                     ("routes", place, "table"),
                     f"must be absent with interface.vrf, which has one of its own, not {route.table}",
                 )
+
+
+API_VERSION = "dra.net/v1alpha1"
+KIND = "NetworkConfig"
+
+
+def field_path(value: str) -> str:
+    """The path of a field of the parameters."""
+    if value not in known_paths():
+        raise ValueError(
+            "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
+        )
+    return value
+
+
+@cache
+def known_paths() -> frozenset[str]:
+    """Return the paths of all fields of the parameters, computed when the first policy is read."""
+    return frozenset(path for path, _ in walk_fields(NetworkConfig))
+
+
+FieldPath = Annotated[str, AfterValidator(field_path)]
+"""A field of the parameters, and with it everything below it."""
+
+
+class PolicyRule(Part):
+    """One entry of ``policy.rules``: what a value must be where a claim sets it."""
+
+    field: FieldPath = Field(
+        description="the field that the rule is about", examples=["interface.rateLimit.egress.rate"]
+    )
+    expression: Annotated[str, Field(min_length=1), AfterValidator(check_unicode)] = Field(
+        description="CEL over `value`, what the claim sets there (numbers without unit, lists and objects as "
+        "such), and `claim.namespace`; true lets it pass",
+        examples=['value <= 10000000000 || claim.namespace == "batch"'],
+    )
+    message: Text | None = Field(
+        default=None,
+        description="message for the author of the claim; absent: the expression",
+        examples=["at most 10 Gbit/s"],
+    )
+
+
+class NetworkPolicy(Part):
+    """``policy``: what claims on this DeviceClass may set. A claim cannot carry one."""
+
+    allow: tuple[FieldPath, ...] | None = Field(
+        default=None,
+        description="a claim may set these fields and what is below them, and no others; `[]` means no field",
+        examples=[["interface.name", "interface.addresses", "routes"]],
+    )
+    lock: tuple[FieldPath, ...] = Field(
+        default=(),
+        description="a claim may not set these fields, nor what is below them",
+        examples=[["interface.vrf", "sysctls"]],
+    )
+    rules: tuple[PolicyRule, ...] = Field(
+        default=(), description="conditions on the values that a claim sets; all of them must hold"
+    )
+
+
+class Envelope(Part):
+    """The fields of an opaque config other than the parameters."""
+
+    api_version: Literal["dra.net/v1alpha1"] | None = Field(
+        default=None,
+        alias="apiVersion",
+        description="version of the parameters; goes with `kind`",
+        examples=[API_VERSION],
+    )
+    kind: Literal["NetworkConfig"] | None = Field(
+        default=None, description="goes with `apiVersion`", examples=[KIND]
+    )
+    policy: NetworkPolicy | None = Field(
+        default=None, description="what claims may set; only in a DeviceClass"
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.kind is None and self.api_version is not None:
+            yield ("kind",), "is required with apiVersion"
+        if self.api_version is None and self.kind is not None:
+            yield ("apiVersion",), "is required with kind"
+
+
+ENVELOPE_FIELDS = ("apiVersion", "kind", "policy")
+
+
+def split_envelope(document: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """An opaque config as (what belongs into an :class:`Envelope`, the parameters)."""
+    envelope = {name: value for name, value in document.items() if name in ENVELOPE_FIELDS}
+    return envelope, {name: value for name, value in document.items() if name not in ENVELOPE_FIELDS}

@@ -21,8 +21,7 @@ from dranet.cli.doctor.peers import trim_event
 from dranet.cli.main import main
 from dranet.desk.doctor.checks import ClusterFacts, Surroundings
 from dranet.model.facts import Address, Host, Link, NodeFacts
-from dranet.model.findings import Finding, Severity, ok
-from dranet.model.host_facts import HostFacts, Manager, TuningFacts
+from dranet.model.findings import Finding, HostFacts, Manager, Severity, TuningFacts, ok
 from dranet.settings import Settings
 
 NODE = NodeFacts(

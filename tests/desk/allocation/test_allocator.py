@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.claims.select import select_results
+from dranet.claims.config import select_results
 from dranet.desk.allocation.allocator import (
     AllocationError,
     ClusterDevices,

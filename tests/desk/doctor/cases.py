@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from dranet.cluster.nodes import NodeDevice
 from dranet.desk.doctor.checks import DevicePlugin, Surroundings
-from dranet.model.findings import Severity
-from dranet.model.host_facts import (
+from dranet.model.findings import (
     FlowFacts,
     GpuStack,
     HugePages,
@@ -17,6 +16,7 @@ from dranet.model.host_facts import (
     KubeletConfig,
     Manager,
     Process,
+    Severity,
     Unseen,
 )
 from dranet.settings import Settings

@@ -20,7 +20,7 @@ from dranet.model.facts import (
     RdmaDevice,
     RdmaPort,
 )
-from dranet.model.host_facts import (
+from dranet.model.findings import (
     FlowFacts,
     GpuStack,
     HostFacts,

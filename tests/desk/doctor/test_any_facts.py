@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin
 from dranet.model.facts import Gpu, Link, PciFunction, RdmaDevice, RdmaPort
-from dranet.model.findings import Severity
-from dranet.model.host_facts import (
+from dranet.model.findings import (
     FlowFacts,
     GpuStack,
     HugePages,
@@ -23,6 +22,7 @@ from dranet.model.host_facts import (
     PciFacts,
     Process,
     RuntimeConfig,
+    Severity,
     TuningFacts,
     Unseen,
 )

@@ -22,8 +22,7 @@ from dranet.desk.doctor.rdma import find_ports_between, find_redirecting
 from dranet.driver.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
 from dranet.inventory.offer import ServedGpus
 from dranet.kubelet.capabilities import KubeletCapabilities
-from dranet.model.findings import Finding, Severity
-from dranet.model.host_facts import FlowFacts
+from dranet.model.findings import Finding, FlowFacts, Severity
 from dranet.runtime.nri import RuntimeCapabilities
 from dranet.settings import PublishGpus, Settings
 from tests.desk.doctor.cases import CASES

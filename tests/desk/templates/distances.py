@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
-from dranet.claims.pairing import level, pair
+from dranet.claims.alignment import level, pair
 from dranet.desk.allocation.allocator import ClusterDevices, InUse, Node, allocate
 from dranet.desk.templates.candidates import assumed_classes
 from dranet.desk.templates.choose import Choice
 from dranet.desk.templates.trial import Distances
 from dranet.model.device import Device
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 from tests.desk.templates.layout_clusters import JsonObject, World
 
 Rank = tuple[int, int]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from random import Random
 
-from dranet.claims.pairing import level
-from dranet.model.distance import Placed, distance
-from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
+from dranet.claims.alignment import level
+from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, Placed, RdmaDevice, RdmaPort, distance
 
 Rank = tuple[int, int]
 """The worst level and the sum of all."""

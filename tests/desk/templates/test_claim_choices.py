@@ -14,7 +14,7 @@ from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.desk.templates.distances import allocate_choice, distances_of, good_nics
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.claims.pairing import level
+from dranet.claims.alignment import level
 from dranet.desk.templates.hardware import read_hardware
-from dranet.model.distance import Distance, distance
+from dranet.model.facts import Distance, distance
 from tests.data.layouts import LAYOUTS
 from tests.desk.templates.layout_clusters import Gpus, World, world
 

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dranet.claims.pairing import pair
+from dranet.claims.alignment import pair
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe

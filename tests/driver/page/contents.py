@@ -13,10 +13,9 @@ from dranet.driver.status_page.content import Content, DeviceKey, Driver, SeenCl
 from dranet.health.tracker import DeviceHealth
 from dranet.inventory.offer import take_inventory
 from dranet.model.claim import ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, GpusOfPod, GpuSource, PodGpu
 from dranet.model.facts import Link, NodeFacts
 from dranet.model.findings import Finding, Severity, ok
-from dranet.model.gpus import GpusOfPod, GpuSource, PodGpu
 from dranet.model.plan import AttachPlan, LinkState, PreparedClaim, PreparedDevice
 from tests.data.layouts import read_layout
 

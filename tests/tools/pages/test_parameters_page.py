@@ -11,11 +11,9 @@ import pytest
 import yaml
 from hypothesis import given
 
-from dranet.model.parameters.decoder import ValidationError
-from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import fields_of
-from dranet.model.parameters.policy import Envelope, split_envelope
-from dranet.model.parameters.sysctls import REFUSED
+from dranet.model.parameters.network import Envelope, NetworkConfig, split_envelope
+from dranet.model.parameters.part import ValidationError, fields_of
+from dranet.model.parameters.values import REFUSED
 from tests.model.network_documents import DOCUMENTS
 from tests.support.json_schema import accepts
 from tools.pages.parameters import parameters_page, parameters_schema, walk_objects

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from dranet.claims.config import inspect_configs
-from dranet.claims.select import Selection
+from dranet.claims.config import Selection, inspect_configs
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
 from testbed.apiserver.admission import Admission, Evaluation, judge

@@ -6,9 +6,8 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.network import Envelope, NetworkConfig
 from dranet.model.parameters.part import Part, PartField, fields_of
-from dranet.model.parameters.policy import Envelope
 from tools.manifests.parameter_checks import unwrap
 
 Json = dict[str, Any]

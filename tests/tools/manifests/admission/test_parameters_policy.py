@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from dranet.model.parameters.decoder import AfterValidator
+from dranet.model.parameters.part import AfterValidator
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from dranet.model.parameters.decoder import Ge, Le, MaxLen
-from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import Part, PartField, fields_of
-from dranet.model.parameters.policy import Envelope
+from dranet.model.parameters.network import Envelope, NetworkConfig
+from dranet.model.parameters.part import Ge, Le, MaxLen, Part, PartField, fields_of
 from tests.tools.manifests.admission.evaluation import (
     claim,
     code_lines,

@@ -27,10 +27,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from dranet.model.claim import Processor
 from dranet.model.cpus import format_cpu_mask, parse_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts, PciFunction
-from dranet.model.workload import Processor
 
 BRIDGE_CLASS = 0x060400
 """PCI-to-PCI bridge: any function with something below it."""

@@ -1,17 +1,130 @@
-"""Routes through the link in the pod: the claim's, a DHCP server's and the host's."""
+"""Addresses, routes, rules and neighbours in the pod: the claim's, a DHCP server's and the host's."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from msgspec.structs import replace
 
-from dranet.claims.plan.addresses import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ip_of, plan_addresses
 from dranet.claims.plan.inputs import PlanInput, is_ipv6
-from dranet.model.facts import TABLE_MAIN, Address, Route
-from dranet.model.parameters.routing import RESERVED_TABLES, SCOPE_LINK, SCOPE_UNIVERSE, RouteConfig
-from dranet.model.plan import AddRoute, DhcpLease, NextHop
+from dranet.model.facts import TABLE_MAIN, Address, Neighbour, Route
+from dranet.model.parameters.interface import (
+    RESERVED_TABLES,
+    SCOPE_LINK,
+    SCOPE_UNIVERSE,
+    RouteConfig,
+    RuleConfig,
+)
+from dranet.model.plan import AddNeighbour, AddRoute, AddRule, DhcpLease, NextHop
+
+IFA_F_NODAD = 0x02
+_IFA_F_TEMPORARY = 0x01
+"""On an IPv6 address; on an IPv4 one the same bit means "secondary", which is an address like any other."""
+_IFA_F_DADFAILED = 0x08
+_IFA_F_MANAGETEMPADDR = 0x100
+IFA_F_NOPREFIXROUTE = 0x200
+_KEPT_ADDRESS_FLAGS = IFA_F_NODAD | _IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE
+"""The flags that a user sets; the others are state that the kernel will establish again."""
+
+_SLAAC_PREFIX_LENGTH = 64
+_ETHERNET_MAC_BYTES = 6
+
+_LEASE_FOR_EVER = 0xFFFFFFFF
+"""RFC 2131, section 3.3."""
+
+
+def plan_addresses(inputs: PlanInput) -> tuple[Address, ...]:
+    """In the order in which they are added: the first IPv4 address of a subnet is the primary one.
+
+    IPv6 addresses are usable at once (``IFA_F_NODAD``) unless the claim wants those it names to be checked:
+    their owner has assigned them, and a pod would wait a second for each check.
+    """
+    interface = inputs.config.interface
+    if interface.dhcp:
+        return (_leased_address(inputs.lease),) if inputs.lease else ()
+    if interface.addresses is not None:
+        return tuple(
+            _configured_address(cidr, interface.ipv6.duplicate_address_detection)
+            for cidr in interface.addresses
+        )
+    inherited = (a for a in inputs.host.addresses if inputs.moves and _is_inheritable(a, inputs))
+    return tuple(_inherited(address, inputs) for address in inherited)
+
+
+def _configured_address(cidr: str, detect_duplicates: bool | None) -> Address:
+    return Address(cidr, flags=IFA_F_NODAD if is_ipv6(cidr) and not detect_duplicates else 0)
+
+
+def _leased_address(lease: DhcpLease) -> Address:
+    """Valid for the time of the lease, so that the kernel drops an address that is not renewed."""
+    seconds = None if lease.lease_seconds >= _LEASE_FOR_EVER else lease.lease_seconds
+    return Address(lease.address, valid_seconds=seconds, preferred_seconds=seconds)
+
+
+def _is_inheritable(address: Address, inputs: PlanInput) -> bool:
+    """Global and in use. Privacy addresses are left out: the kernel makes new ones in the pod."""
+    if is_ipv6(address.cidr):
+        is_switched_off = inputs.config.interface.ipv6.enabled is False
+        if is_switched_off or address.flags & (_IFA_F_TEMPORARY | _IFA_F_DADFAILED):
+            return False
+    return address.scope == SCOPE_UNIVERSE
+
+
+def _inherited(address: Address, inputs: PlanInput) -> Address:
+    """Without its label, which repeats the host's name, without a search for duplicates of it, and permanent:
+    the host's DHCP client or daemon that renewed it cannot follow it into the pod."""
+    no_dad = IFA_F_NODAD if is_ipv6(address.cidr) else 0
+    kept = replace(address, label="", flags=address.flags & _KEPT_ADDRESS_FLAGS | no_dad)
+    if _is_renewed_in_pod(address, inputs):
+        return kept
+    return replace(kept, valid_seconds=None, preferred_seconds=None)
+
+
+def _is_renewed_in_pod(address: Address, inputs: PlanInput) -> bool:
+    """Whether the pod's kernel renews it by itself, from router advertisements (RFC 4862).
+
+    The kernel marks addresses that it makes of these with ``IFA_F_MANAGETEMPADDR`` (``addrconf_prefix_rcv``).
+    In the pod it makes them of the hardware address (``addr_gen_mode`` is 0 in a new namespace), and renews
+    only an address that it would make. Whether the link listens to routers is read when it is in the pod
+    (``kernel.attachment.steps``).
+    """
+    interface = inputs.config.interface
+    mac = interface.hardware_addr or inputs.host.mac
+    return (
+        is_ipv6(address.cidr)
+        and bool(address.flags & _IFA_F_MANAGETEMPADDR)
+        and interface.ipv6.token is None
+        and interface.ipv6.accept_ra != 0
+        and _is_made_from(mac, address)
+    )
+
+
+def _is_made_from(mac: str, address: Address) -> bool:
+    """Whether the address has the modified EUI-64 of a hardware address (RFC 4291, appendix A)."""
+    raw = bytes.fromhex(mac.replace(":", ""))
+    local = ipaddress.ip_interface(address.cidr)
+    if len(raw) != _ETHERNET_MAC_BYTES or local.network.prefixlen != _SLAAC_PREFIX_LENGTH:
+        return False
+    identifier = bytes([raw[0] ^ 0x02]) + raw[1:3] + b"\xff\xfe" + raw[3:]
+    return IPv6Address(address.cidr.partition("/")[0]).packed[8:] == identifier
+
+
+def check_addresses(inputs: PlanInput) -> Iterator[str]:
+    """The kernel has an IPv6 address once on a link, whatever its prefix length. "<field path>: ..."."""
+    seen: set[str] = set()
+    for index, cidr in enumerate(inputs.config.interface.addresses or ()):
+        address = cidr.partition("/")[0]
+        if is_ipv6(cidr) and address in seen:
+            yield f"interface.addresses[{index}]: {address} is named twice, with different prefix lengths"
+        seen.add(address)
+
+
+def ip_of(address: Address) -> str:
+    """Without the prefix length."""
+    return str(ipaddress.ip_interface(address.cidr).ip)
+
 
 DHCP_METRIC = 1024
 """Metric of routes from a DHCP server, as in systemd-networkd: the pod network's default route has none (0)
@@ -251,3 +364,105 @@ def _check_source(path: str, route: RouteConfig, inputs: PlanInput) -> Iterator[
 def _tentative(inputs: PlanInput) -> set[str]:
     """IPv6 addresses that the kernel checks for duplicates first."""
     return {ip_of(a) for a in plan_addresses(inputs) if is_ipv6(a.cidr) and not a.flags & IFA_F_NODAD}
+
+
+def plan_rules(inputs: PlanInput) -> tuple[AddRule, ...]:
+    """One step for each rule and IP version, without repetitions."""
+    own = (_rule(rule, version) for rule in inputs.config.rules for version in rule.families)
+    steps = (*own, *_iter_inherited(inputs))
+    return tuple(dict.fromkeys(step for step in steps if step.family == 4 or inputs.node_has_ipv6))
+
+
+def _rule(rule: RuleConfig, version: int) -> AddRule:
+    return AddRule(
+        family=6 if version == 6 else 4,
+        table=rule.table or TABLE_MAIN,
+        priority=rule.priority or 0,
+        source=rule.source or "",
+        destination=rule.destination or "",
+        mark=rule.mark,
+        mask=rule.mask,
+        input_interface=rule.input_interface or "",
+        output_interface=rule.output_interface or "",
+    )
+
+
+_THIS_HOST = "lo"
+"""As the input interface of a rule: packets that the namespace itself sends."""
+
+
+def _iter_inherited(inputs: PlanInput) -> Iterator[AddRule]:
+    """The host's rules that are about the link: that look up a table which comes along with it, or are for
+    packets from an address of the pod, or that come in or go out here. A VRF brings its own."""
+    if not inputs.inherits_routing or inputs.config.interface.vrf:
+        return
+    tables = find_policy_tables(inputs)
+    sources = {ip_network(ip_of(address)) for address in plan_addresses(inputs)}
+    for rule in inputs.host_rules:
+        is_about_link = (
+            (rule.family, rule.table) in tables
+            or (rule.source and ip_network(rule.source) in sources)
+            or inputs.host.ifname in (rule.input_interface, rule.output_interface)
+        )
+        takes_all = _has_no_selector(rule) and tables.get((rule.family, rule.table), False)
+        if is_about_link and not takes_all and _may_travel(rule, inputs):
+            yield _in_pod(rule, inputs)
+
+
+def _has_no_selector(rule: AddRule) -> bool:
+    """It is for every packet: with a default route in its table, the pod network would lose all of them."""
+    return not (rule.source or rule.destination or rule.input_interface or rule.output_interface)
+
+
+def _may_travel(rule: AddRule, inputs: PlanInput) -> bool:
+    """Not with a firewall mark, which network plugins of the node give; not about another of its links."""
+    if rule.family == 6 and inputs.config.interface.ipv6.enabled is False:
+        return False
+    links = {rule.input_interface, rule.output_interface} - {"", _THIS_HOST}
+    return rule.mark is None and links <= {inputs.host.ifname}
+
+
+def _in_pod(rule: AddRule, inputs: PlanInput) -> AddRule:
+    """With the link's name in the pod."""
+    names = {inputs.host.ifname: inputs.pod_ifname}
+    return replace(
+        rule,
+        input_interface=names.get(rule.input_interface, rule.input_interface),
+        output_interface=names.get(rule.output_interface, rule.output_interface),
+    )
+
+
+def check_rules(inputs: PlanInput) -> Iterator[str]:
+    """Rules for an IP version that the node lacks. Problems read "<field path>: ..."."""
+    for index, rule in enumerate(inputs.config.rules):
+        if rule.families == (6,) and not inputs.node_has_ipv6:
+            yield f"rules[{index}]: the node has no IPv6"
+
+
+def plan_neighbours(inputs: PlanInput) -> tuple[AddNeighbour, ...]:
+    """The neighbours that the claim names, and the permanent ones of the host at other addresses."""
+    own = [Neighbour(n.destination, n.hardware_addr) for n in inputs.config.neighbors]
+    taken = {ip_address(neighbour.address) for neighbour in own}
+    others = (
+        n for n in inputs.host.neighbours if ip_address(n.address) not in taken and _is_usable(n, inputs)
+    )
+    return tuple(map(AddNeighbour, (*own, *others)))
+
+
+def _is_usable(neighbour: Neighbour, inputs: PlanInput) -> bool:
+    """Addresses that the link answers for (``proxy``) stay: the host forwards for them."""
+    has_no_ipv6 = inputs.config.interface.ipv6.enabled is False or inputs.ipv6_blocker
+    return (
+        inputs.inherits_routing and not neighbour.proxy and not (is_ipv6(neighbour.address) and has_no_ipv6)
+    )
+
+
+def check_neighbours(inputs: PlanInput) -> Iterator[str]:
+    """Yield hardware addresses of another link layer, and IPv6 neighbours without IPv6: "<field path>:
+    ..."."""
+    for index, neighbour in enumerate(inputs.config.neighbors):
+        path, mac = f"neighbors[{index}]", inputs.host.mac
+        if mac and len(neighbour.hardware_addr) != len(mac):
+            yield f"{path}.hardwareAddr: the device has hardware addresses like {mac}"
+        if is_ipv6(neighbour.destination) and inputs.ipv6_blocker:
+            yield f"{path}.destination: {inputs.ipv6_blocker}"
