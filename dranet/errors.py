@@ -57,12 +57,7 @@ class DranetError(Exception):
     default_retryable = False
 
     def __init__(
-        self,
-        message: str,
-        *,
-        hint: str = "",
-        reason: Reason | None = None,
-        retryable: bool | None = None,
+        self, message: str, *, hint: str = "", reason: Reason | None = None, retryable: bool | None = None
     ) -> None:
         super().__init__(message)
         self.message = message

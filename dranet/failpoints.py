@@ -24,15 +24,12 @@ class Failpoint(StrEnum):
     PREPARE_STATE_READ = "prepare:state-read"
     """The host state is read and the plan is made, both in memory only."""
     PREPARE_RECORD_COMMITTED = "prepare:record-committed"
-    """The record is on disk."""
     PREPARE_LINKS_SET_DOWN = "prepare:links-set-down"
-    """The links are on the host, and down."""
     PREPARE_METADATA_WRITTEN = "prepare:metadata-written"
     """The files that containers read exist, and no CDI spec mounts them yet."""
     PREPARE_FILE_STAGED = "prepare:file-staged"
     """A CDI spec, or a file that containers read, is written under its temporary name."""
     PREPARE_CDI_WRITTEN = "prepare:cdi-written"
-    """The spec is where the runtime looks for it."""
     PREPARE_BEFORE_ANSWER = "prepare:before-answer"
     """All claims of the call are done, and the kubelet has not been answered."""
 
@@ -40,19 +37,14 @@ class Failpoint(StrEnum):
     ATTACH_PLACE_COMMITTED = "attach:place-committed"
     """The records name the sandbox that gets the devices, which are still on the host."""
     ATTACH_LINK_FOUND = "attach:link-found"
-    """The next link is about to move."""
     ATTACH_LINK_MOVED = "attach:link-moved"
-    """The link is in the pod, down and unconfigured."""
     ATTACH_SUBLINK_UNNAMED = "attach:sublink-unnamed"
     """A link on top of a parent is in the pod, under its temporary name."""
     ATTACH_SUBLINK_CREATED = "attach:sublink-created"
     """The link on top of a parent has its final name, and is down and unconfigured."""
     ATTACH_STEPS_APPLIED = "attach:steps-applied"
-    """Another group of the plan's steps is applied."""
     ATTACH_CPUS_SET = "attach:cpus-set"
-    """Nearby CPUs serve a device that is in the pod."""
     ATTACH_RDMA_MOVED = "attach:rdma-moved"
-    """An RDMA device is in the pod."""
     ATTACH_VERIFIED = "attach:verified"
     """All devices were read back from the pod, and the start gates are closed."""
     ATTACH_GATE_STAGED = "attach:gate-staged"
@@ -62,7 +54,6 @@ class Failpoint(StrEnum):
     ATTACH_METADATA_WRITTEN = "attach:metadata-written"
     """The files describe the devices as they are in the pod."""
     ATTACH_BEFORE_ANSWER = "attach:before-answer"
-    """The runtime has not been answered that the sandbox may run."""
     ATTACH_FILES_WRITTEN = "attach:files-written"
     """The files for a container's programs exist, and the container is not created."""
     ATTACH_BEFORE_CONTAINER = "attach:before-container"
@@ -78,7 +69,6 @@ class Failpoint(StrEnum):
     RELEASE_RDMA_HOME = "release:rdma-home"
     """The RDMA device is on the host, its link in the pod."""
     RELEASE_SUBLINK_DELETED = "release:sublink-deleted"
-    """A link on top of a parent is deleted."""
     RELEASE_LINK_HOME = "release:link-home"
     """A link is on the host, configured as in the pod."""
     RELEASE_LINK_NAMED = "release:link-named"
@@ -92,19 +82,14 @@ class Failpoint(StrEnum):
     RELEASE_DEVICES_HOME = "release:devices-home"
     """All devices of a claim are on the host; the record still places them in the pod."""
     RELEASE_PLACE_CLEARED = "release:place-cleared"
-    """The record places them on the host."""
     RELEASE_BEFORE_STOP_ANSWER = "release:before-stop-answer"
-    """The runtime has not been answered that the sandbox may be removed."""
     RELEASE_LEASES_ENDED = "release:leases-ended"
     """The DHCP server has its addresses back; the record still contains the leases."""
     RELEASE_CDI_REMOVED = "release:cdi-removed"
-    """The spec is removed."""
     RELEASE_METADATA_REMOVED = "release:metadata-removed"
-    """The files that containers read are removed."""
     RELEASE_RECORD_DELETED = "release:record-deleted"
     """Nothing on the node refers to the claim."""
     RELEASE_BEFORE_ANSWER = "release:before-answer"
-    """The kubelet has not been answered."""
 
     # --- publish: slices in the API server ---
     PUBLISH_BEGUN = "publish:begun"
@@ -138,7 +123,6 @@ class Failpoint(StrEnum):
     HANDOVER_DUTIES_RELEASED = "hand-over:duties-released"
     """No instance is the leader; the request is still there."""
     HANDOVER_LEAD_PASSED = "hand-over:lead-passed"
-    """The previous leader has stepped back."""
     HANDOVER_LEAD_LOCKED = "hand-over:lead-locked"
     """The next leader holds both locks: the leader's and the successor's."""
     HANDOVER_DUTIES_TAKEN = "hand-over:duties-taken"
@@ -148,13 +132,11 @@ class Failpoint(StrEnum):
     HANDOVER_DEREGISTERED = "hand-over:deregistered"
     """The kubelet sends its next calls to the other instance."""
     HANDOVER_SOCKETS_REMOVED = "hand-over:sockets-removed"
-    """The kubelet can no longer reach the previous instance."""
     HANDOVER_NAME_REMOVED = "hand-over:name-removed"
     """It is no longer a member; its messages to the others are still there."""
 
     @property
     def walk(self) -> str:
-        """The walk that it belongs to."""
         return self.partition(":")[0]
 
 
@@ -163,7 +145,6 @@ class _Registered:
 
 
 def reached(failpoint: Failpoint) -> None:
-    """Report that a walk has come to this failpoint."""
     if _Registered.listener is not None:
         _Registered.listener(failpoint)
 

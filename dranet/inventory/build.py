@@ -248,9 +248,7 @@ class _Lag(Struct, frozen=True):
 
 
 def _find_lags(
-    links: Collection[Link],
-    functions: Mapping[str, PciFunction],
-    rdma_on: Mapping[str, Sequence[RdmaDevice]],
+    links: Collection[Link], functions: Mapping[str, PciFunction], rdma_on: Mapping[str, Sequence[RdmaDevice]]
 ) -> Mapping[str, _Lag]:
     """The bonds of RoCE LAG. The GID table of each port of an ordinary bond names the bond as well; so there
     must be one RDMA device for all ports."""

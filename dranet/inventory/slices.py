@@ -133,10 +133,7 @@ def describe_versions(link: Link | None, rdma: RdmaDevice | None, function: PciF
 def describe_address(address: str) -> Values:
     """Attributes that follow from the PCI address alone."""
     lower = address.lower()
-    return {
-        a.PCI_ADDRESS: lower,
-        a.STANDARD_PCI_BUS_ID: lower if _STANDARD_BUS_ID.fullmatch(lower) else None,
-    }
+    return {a.PCI_ADDRESS: lower, a.STANDARD_PCI_BUS_ID: lower if _STANDARD_BUS_ID.fullmatch(lower) else None}
 
 
 def describe_pci(function: PciFunction) -> Values:

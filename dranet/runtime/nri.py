@@ -247,10 +247,7 @@ class PluginSession:
         request = nri_pb2.ConfigureRequest.FromString(payload)
         timeout_seconds = request.request_timeout / 1000 if request.request_timeout > 0 else None
         self.capabilities = RuntimeCapabilities(
-            request.runtime_name,
-            request.runtime_version,
-            timeout_seconds,
-            nri_version=request.nri_version,
+            request.runtime_name, request.runtime_version, timeout_seconds, nri_version=request.nri_version
         )
         self._hooks.connected(request.runtime_name, request.runtime_version, timeout_seconds)
         self.introduced = True

@@ -89,11 +89,7 @@ _NETLINK = tuple(
 )
 
 EVERYDAY = (
-    SyscallRule(
-        "memory",
-        ("mmap", "mprotect", "munmap"),
-        "memory of Python and its libraries",
-    ),
+    SyscallRule("memory", ("mmap", "mprotect", "munmap"), "memory of Python and its libraries"),
     SyscallRule(
         "threads",
         ("exit_group", "futex", "sched_getparam", "sched_getscheduler"),

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from dranet.security import context as security
 from testbed.pb import cri_pb2 as pb
+from tools.manifests import pod_security
 
 MASKED_PATHS = (
     "/proc/asound",
@@ -211,21 +211,21 @@ CONTAINER = "dranet"
 def build_pod_spec() -> PodSpec:
     """The pod spec as far as rights go, straight from ``manifests/security.py``."""
     return {
-        **security.build_pod_security(),
-        "volumes": security.build_volumes(),
+        **pod_security.build_pod_security(),
+        "volumes": pod_security.build_volumes(),
         "initContainers": [
             {
                 "name": "seccomp",
                 "command": ["dranet", "seccomp", "--write", "/var/lib/kubelet/seccomp"],
-                "securityContext": security.build_init_context(),
-                "volumeMounts": security.build_init_volume_mounts(),
+                "securityContext": pod_security.build_init_context(),
+                "volumeMounts": pod_security.build_init_volume_mounts(),
             }
         ],
         "containers": [
             {
                 "name": CONTAINER,
-                "securityContext": security.build_security_context(),
-                "volumeMounts": security.build_volume_mounts(),
+                "securityContext": pod_security.build_security_context(),
+                "volumeMounts": pod_security.build_volume_mounts(),
             }
         ],
     }

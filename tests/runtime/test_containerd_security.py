@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from testbed.cluster import RuntimeFactory
 from testbed.containerd.fetch import Toolchain
@@ -40,6 +39,7 @@ from tests.runtime.rights import (
 from tests.runtime.test_containerd_driver import IN_CONTAINERS
 from tests.support.dhcp_servers import find_busybox
 from tests.support.waiting import until_in_thread
+from tools.manifests import pod_security
 
 pytestmark = pytest.mark.runtime
 
@@ -207,8 +207,8 @@ def test_the_rendered_daemonset_has_these_rights() -> None:
     spec, _ = read_pod_spec(DAEMONSET)
     wanted = build_pod_spec()
     assert {
-        key: spec.get(key, False) for key in security.build_pod_security()
-    } == security.build_pod_security()
+        key: spec.get(key, False) for key in pod_security.build_pod_security()
+    } == pod_security.build_pod_security()
     assert "securityContext" not in spec
     assert [v for v in spec["volumes"] if "hostPath" in v] == wanted["volumes"]
     for kind in ("initContainers", "containers"):

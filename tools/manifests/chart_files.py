@@ -15,7 +15,7 @@ from dranet.security import context as security
 from dranet.security.context import HostMount
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import DECLARATIONS
-from tools.manifests import admission, tenant_policy
+from tools.manifests import admission, pod_security, tenant_policy
 from tools.manifests.admission import Driver
 from tools.manifests.chart_settings import BIND_ADDRESS
 from tools.manifests.parameters_policy import build_parameters_policy
@@ -138,12 +138,12 @@ def _build_driver() -> JsonObject:
         "defaults": {name: plain(DECLARATIONS[name].default) for name in _WATCHED},
         "bindAddress": BIND_ADDRESS,
         "chartSettings": {"procfs_root": security.HOST_PROC, "ready_file": READY_FILE},
-        "pod": security.build_pod_security(),
-        "securityContext": security.build_security_context(),
-        "initSecurityContext": security.build_init_context(),
+        "pod": pod_security.build_pod_security(),
+        "securityContext": pod_security.build_security_context(),
+        "initSecurityContext": pod_security.build_init_context(),
         "seccompProfile": SECCOMP_NAME,
         "mounts": [_build_mount(mount) for mount in security.MOUNTS],
-        "seccompMount": _build_mount(security.SECCOMP_MOUNT),
+        "seccompMount": _build_mount(pod_security.SECCOMP_MOUNT),
     }
 
 

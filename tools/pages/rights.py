@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, PERMISSIONS, Permission
-from dranet.security.context import CAPABILITIES, MOUNTS, SECCOMP_MOUNT, HostMount, resolve_path
+from dranet.security.context import CAPABILITIES, MOUNTS, HostMount, resolve_path
 from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, SyscallRule
+from tools.manifests.pod_security import SECCOMP_MOUNT
 from tools.pages.page import fill, table
 
 _ALL_CAPABILITIES = 41

@@ -27,6 +27,7 @@ from tests.tools.manifests.chart.rendering import (
     settings_of,
 )
 from tests.tools.manifests.chart.value_sets import OWN_PROFILES, POOLS, VALUE_SETS
+from tools.manifests import pod_security
 from tools.manifests.chart_files import READY_FILE
 
 
@@ -60,7 +61,7 @@ def test_no_value_makes_it_privileged(values: JsonObject) -> None:
 
 def test_its_rights_are_those_that_are_proven(container: JsonObject) -> None:
     """``tests/runtime`` runs the driver under these, and takes each away in turn."""
-    assert container["securityContext"] == security.build_security_context()
+    assert container["securityContext"] == pod_security.build_security_context()
 
 
 def test_it_sees_the_folders_that_are_proven_and_its_own_two(pod: JsonObject, container: JsonObject) -> None:
@@ -68,9 +69,9 @@ def test_it_sees_the_folders_that_are_proven_and_its_own_two(pod: JsonObject, co
         {"name": "config", "mountPath": "/etc/dranet", "readOnly": True},
         {"name": "pod", "mountPath": "/run/dranet-pod"},
     ]
-    assert by_name(container["volumeMounts"]) == by_name([*own, *security.build_volume_mounts()])
+    assert by_name(container["volumeMounts"]) == by_name([*own, *pod_security.build_volume_mounts()])
     host = [volume for volume in pod["volumes"] if "hostPath" in volume]
-    assert by_name(host) == by_name(security.build_volumes())
+    assert by_name(host) == by_name(pod_security.build_volumes())
 
 
 def by_name(entries: list[Any]) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def test_each_volume_is_mounted_and_each_mount_has_a_volume(values: JsonObject) 
 
 def test_its_seccomp_profile_is_written_by_a_container_without_rights(pod: JsonObject) -> None:
     (init,) = pod["initContainers"]
-    assert init["securityContext"] == security.build_init_context()
+    assert init["securityContext"] == pod_security.build_init_context()
     assert init["volumeMounts"] == [{"name": "seccomp", "mountPath": "/var/lib/kubelet/seccomp"}]
     assert init["command"] == ["dranet", "seccomp", "--write", "/var/lib/kubelet/seccomp"]
     assert pod["containers"][0]["image"] == init["image"]

@@ -11,10 +11,11 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from dranet import __version__
-from dranet.security.context import APPARMOR_TYPE, CAPABILITIES, MOUNTS, SELINUX_TYPE
+from dranet.security.context import CAPABILITIES, MOUNTS
 from tests.tools.manifests.chart.rendering import CHART, REPOSITORY, helm
 from tools.manifests.chart_files import CLASSES, POLICIES, PREFIX, build_chart_files
 from tools.manifests.chart_settings import free_settings
+from tools.manifests.pod_security import APPARMOR_TYPE, SELINUX_TYPE
 from tools.manifests.tenant_policy import POWERFUL_PATHS
 from tools.manifests.values import build_schema, list_values, mount_key, refused_values, walk
 from tools.pages.chart import build_chart, render_plain_manifests, values_page
