@@ -6,6 +6,9 @@ the other end of a pipe, and only where it is what the driver makes there. Anyth
 and named in an :class:`OSError`, so that each room maps it as it maps a disk that refuses. Modes hold
 whatever the umask is. ``open(2)``, ``umask(2)``, ``fifo(7)``; owners and modes: docs/user/files.md.
 
+What changes or reads a file raises :class:`NotOurs` if something else has its name, else :class:`OSError` if
+the disk refuses. Locks raise :class:`~dranet.errors.StoreError` if their file cannot be opened or locked.
+
 Two instances of the driver on one node share folders. The kernel keeps their locks with an open file
 description and drops them when the process ends, however it ends (``flock(2)``; ``fcntl(2)``, "Open file
 description locks"). Lock files stay: if one were removed, a third process could lock a new file of the same
@@ -61,10 +64,7 @@ def make_folder(folder: Path, mode: int = FOLDER_MODE, *, is_setting: bool = Fal
     """Make a folder of the driver's own, or take the rights away from it that ``mode`` does not give.
 
     ``is_setting``: the operator has named it, so it may be reached by a link, and its parents are also made.
-
-    Raises:
-        NotOurs: it is no folder, or belongs to another user, which could put anything there.
-        OSError: the disk refuses.
+    :class:`NotOurs` is also raised for a folder of another user, who could put anything there.
     """
     if is_setting:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -101,10 +101,6 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     """The descriptor of a regular file that has no other name.
 
     ``flags`` as in ``open(2)``; ``O_TRUNC`` would come before the look at what it is.
-
-    Raises:
-        NotOurs: something else is there.
-        OSError: as ``open(2)``.
     """
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -121,31 +117,18 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """What is in a file of the driver's own, at most so many bytes of it.
-
-    Raises:
-        OSError: as :func:`open_file`.
-    """
+    """What is in a file of the driver's own, at most so many bytes of it."""
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read(max_bytes)
 
 
 def touch(path: Path) -> None:
-    """Let a file be there.
-
-    Raises:
-        OSError: as :func:`open_file`.
-    """
+    """Let a file be there."""
     os.close(open_file(path, os.O_WRONLY | os.O_CREAT))
 
 
 def make_file(path: Path, mode: int = FILE_MODE) -> None:
-    """Let a file be there, with no more rights than ``mode``.
-
-    Raises:
-        NotOurs: something other than a file is there.
-        OSError: the disk refuses.
-    """
+    """Let a file be there, with no more rights than ``mode``."""
     try:
         descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
@@ -156,12 +139,7 @@ def make_file(path: Path, mode: int = FILE_MODE) -> None:
 
 
 def tighten_file(path: Path, mode: int = FILE_MODE) -> None:
-    """Take the rights away from a file that ``mode`` does not give; nothing there is fine.
-
-    Raises:
-        NotOurs: something other than a file is there.
-        OSError: the disk refuses.
-    """
+    """Take the rights away from a file that ``mode`` does not give; nothing there is fine."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -178,10 +156,6 @@ def replace_file(
 
     ``temporary`` is a name on the same file system that no two writers use at a time; what a crash left there
     is removed.
-
-    Raises:
-        NotOurs: something else than a file has one of the names.
-        OSError: the disk refuses.
     """
     stage_file(path, temporary, content, mode, durable=durable)
     reached(Failpoint.PREPARE_FILE_STAGED)
@@ -193,12 +167,7 @@ def replace_file(
 def stage_file(
     path: Path, temporary: Path, content: bytes, mode: int = FILE_MODE, *, durable: bool = False
 ) -> None:
-    """Write what is to replace the file at ``path``, under a temporary name.
-
-    Raises:
-        NotOurs: something other than a file has one of the names.
-        OSError: the disk refuses.
-    """
+    """Write what is to replace the file at ``path``, under a temporary name."""
     _check_file(path)
     remove_file(temporary)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -212,12 +181,7 @@ def stage_file(
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file of the driver's own; nothing there is fine.
-
-    Raises:
-        NotOurs: something else is there, and stays.
-        OSError: the disk refuses.
-    """
+    """Remove a file of the driver's own; nothing there is fine."""
     _check_file(path)
     path.unlink(missing_ok=True)
 
@@ -314,9 +278,6 @@ class FileLock:
         """Take the lock if it is free; a lock that is already held stays as it is, shared or not.
 
         An exclusive holder writes its process id and pod into the file, for :meth:`describe_holder`.
-
-        Raises:
-            StoreError: the file cannot be opened or locked.
         """
         if self._held:
             return True
@@ -349,9 +310,6 @@ class FileLock:
         """Take the lock as soon as it is free, but not after ``deadline`` (``time.monotonic()``).
 
         Blocks the thread. Returns whether it has the lock; asks at least once.
-
-        Raises:
-            StoreError: the file cannot be opened or locked.
         """
         for wait in _waits():
             if self.try_acquire(shared=shared):
@@ -399,9 +357,6 @@ def is_lock_held(path: Path) -> bool:
     """Whether another process holds this lock. Looking makes no file: without a file the lock is free.
 
     Shares the lock for a moment, so a process that wants it exclusively asks more than once.
-
-    Raises:
-        StoreError: the file cannot be opened or locked.
     """
     try:
         fd = open_file(path, os.O_RDONLY)
@@ -435,9 +390,6 @@ class NamedLocks:
         """Hold the locks of all names, taken in one order, so that two batches cannot block each other.
 
         Waits without blocking the loop and without a limit; cancel it to give up.
-
-        Raises:
-            StoreError: the file cannot be opened or locked.
         """
         offsets = sorted({_offset_of(name) for name in names})
         fd = await self._lock_all(offsets) if offsets else None
@@ -448,11 +400,7 @@ class NamedLocks:
                 os.close(fd)
 
     def is_held(self, name: str) -> bool:
-        """Whether the lock of that name is held, in this process or another.
-
-        Raises:
-            StoreError: the file cannot be opened or asked.
-        """
+        """Whether the lock of that name is held, in this process or another."""
         fd = self._open()
         try:
             return _is_byte_locked(fd, _offset_of(name))

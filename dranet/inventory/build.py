@@ -49,13 +49,8 @@ def build_devices(
     """Every device of the node, NICs and RDMA devices before GPUs, each in the order of PCI address or name.
 
     The order is that of preference for consumers: a class that tests only ``device.driver`` gets a NIC. It
-    and the devices depend on the facts, not on their order.
-
-    Args:
-        facts: one scan of the host.
-        held: the devices that pods have now, by name, as recorded when they were prepared. Each keeps
-            every field but ``ifname``, which is emptied.
-        policy: decides whether IPoIB interfaces are offered and attributes may be lists.
+    and the devices depend on the facts, not on their order. ``held`` are the devices that pods have now, by
+    name, as recorded when they were prepared; each keeps every field but ``ifname``, which is emptied.
     """
     parts = _Hardware.of(facts, held, policy)
     devices = {name: replace(device, ifname="") for name, device in held.items()}
@@ -68,23 +63,6 @@ def build_devices(
 def bare_device(name: str, ifname: str) -> Device:
     """One of the node's own links. A node full of pods has the same thousand of them at each scan."""
     return Device(name, DeviceKind.NIC, ifname=ifname)
-
-
-class _Surroundings(Struct, frozen=True):
-    """Facts about a device's neighbours."""
-
-    links: Mapping[int, Link]
-    """By ifindex."""
-    gpus: NearestGpus
-    numa_lists: Mapping[int, tuple[int, ...]] | None
-    """``None`` where the cluster does not take lists."""
-
-    @classmethod
-    def of(cls, facts: NodeFacts, functions: Mapping[str, PciFunction], policy: Policy) -> _Surroundings:
-        gpus = _index(facts.gpus, lambda gpu: gpu.pci_address)
-        placed = [_placed_gpu(gpus[address], functions.get(address)) for address in sorted(gpus)]
-        lists = near_numa_nodes(facts.numa_nodes) if policy.list_attributes else None
-        return cls(_index(facts.links, lambda link: link.ifindex), NearestGpus(placed), lists)
 
 
 class _Hardware(Struct, frozen=True):
@@ -101,26 +79,33 @@ class _Hardware(Struct, frozen=True):
     held_functions: frozenset[str]
     """Addresses of the functions whose network or RDMA device a pod has. A GPU on the same function (Gaudi)
     is another device."""
-    around: _Surroundings
+    links: Mapping[int, Link]
+    """By ifindex."""
+    near_gpus: NearestGpus
+    numa_lists: Mapping[int, tuple[int, ...]] | None
+    """``None`` where the cluster does not take lists."""
     offered_kinds: frozenset[str]
 
     @classmethod
     def of(cls, facts: NodeFacts, held: Mapping[str, Device], policy: Policy) -> _Hardware:
         functions = _index(facts.pci_functions, lambda function: function.address)
-        around = _Surroundings.of(facts, functions, policy)
+        links = _index(facts.links, lambda link: link.ifindex)
+        gpus = _index(facts.gpus, lambda gpu: gpu.pci_address)
         rdma_on = _group_rdma(facts.rdma_devices, held)
-        lags = _find_lags(around.links.values(), functions, rdma_on)
+        lags = _find_lags(links.values(), functions, rdma_on)
         of_lags = {lag.rdma.name for lag in lags.values()}
         moves_ipoib = policy.move_ib_interfaces and not facts.rdma_netns_exclusive
         return cls(
             functions,
-            _group_links(around.links, functions, moves_ipoib),
+            _group_links(links, functions, moves_ipoib),
             {address: [d for d in devices if d.name not in of_lags] for address, devices in rdma_on.items()},
             _group_by_netdev(rdma_on.get("", ())),
             lags,
-            _index(facts.gpus, lambda gpu: gpu.pci_address),
+            gpus,
             frozenset(d.pci_address for d in held.values() if d.kind is not DeviceKind.GPU),
-            around,
+            links,
+            NearestGpus([_placed_gpu(gpus[address], functions.get(address)) for address in sorted(gpus)]),
+            near_numa_nodes(facts.numa_nodes) if policy.list_attributes else None,
             policy.offer_link_kinds,
         )
 
@@ -156,14 +141,19 @@ class _Hardware(Struct, frozen=True):
 
     def rdma_devices(self) -> Iterator[Device]:
         """RDMA devices without PCI that no interface in sight has below it."""
-        ifnames = {link.ifname for link in self.around.links.values()}
+        ifnames = {link.ifname for link in self.links.values()}
         for rdma in self.rdma_on.get("", ()):
             if ifnames.isdisjoint(_netdevs(rdma)):
                 yield self._device(slices.rdma_device_name(rdma.name), None, rdma)
 
     def gpu_devices(self) -> Iterator[Device]:
-        for address in sorted(self.gpus):
-            yield self._gpu_device(self.gpus[address])
+        for address, gpu in sorted(self.gpus.items()):
+            function = self.functions.get(address)
+            values: _Values = {**slices.describe_address(address)}
+            values |= self._function_values(function) if function else {}
+            values |= {**slices.describe_versions(None, None, function), **slices.describe_gpu(gpu)}
+            fitted = fit_values(values)
+            yield replace(_placed_gpu(gpu, function), attributes=fitted.kept, left_out=fitted.left_out)
 
     def _soft_rdma(self, link: Link | None) -> RdmaDevice | None:
         on_link = self.rdma_under.get(link.ifname, ()) if link else ()
@@ -211,31 +201,22 @@ class _Hardware(Struct, frozen=True):
             values |= slices.describe_address(address)
         if function:
             values |= self._function_values(function)
-            values |= slices.describe_near_gpus(self.around.gpus.of(function))
-            values |= slices.describe_erdma(function)
+            values |= slices.describe_near_gpus(self.near_gpus.of(function))
         if place:
             values |= slices.describe_place(place)
-            values |= slices.describe_numa(place.numa_node, self.around.numa_lists)
-            values |= slices.describe_near_gpus(self.around.gpus.of(place))
+            values |= slices.describe_numa(place.numa_node, self.numa_lists)
+            values |= slices.describe_near_gpus(self.near_gpus.of(place))
         if link or function:
             values |= slices.describe_sriov(function)
         if link:
             values |= slices.describe_link(link)
-            values |= slices.describe_relatives(link, self.around.links)
+            values |= slices.describe_relatives(link, self.links)
         values |= slices.describe_rdma(rdma, link.ifname if link else "")
         values |= slices.describe_versions(link, rdma, function)
         return fit_values(values)
 
-    def _gpu_device(self, gpu: Gpu) -> Device:
-        function = self.functions.get(gpu.pci_address)
-        values: _Values = {**slices.describe_address(gpu.pci_address)}
-        values |= self._function_values(function) if function else {}
-        values |= {**slices.describe_versions(None, None, function), **slices.describe_gpu(gpu)}
-        fitted = fit_values(values)
-        return replace(_placed_gpu(gpu, function), attributes=fitted.kept, left_out=fitted.left_out)
-
     def _function_values(self, function: PciFunction) -> _Values:
-        numa = slices.describe_numa(function.numa_node, self.around.numa_lists)
+        numa = slices.describe_numa(function.numa_node, self.numa_lists)
         return {**slices.describe_pci(function), **numa}
 
 
@@ -281,7 +262,6 @@ def _common_place(rdma: RdmaDevice, members: Sequence[PciFunction]) -> PciFuncti
 
 
 def is_ipoib(link: Link) -> bool:
-    """Whether it is an IP-over-InfiniBand interface, parent or child."""
     return link.kind == "ipoib" or link.arp_type == _ARPHRD_INFINIBAND
 
 
@@ -411,11 +391,7 @@ vlan.eth.7 (EKS) and antrea-ext.7 as VLANs, ipvl_7 (Terway) as an ipvlan."""
 
 def infrastructure_reason(link: Link, offered_kinds: Collection[str] = ()) -> str:
     """Why a link without PCI is not for pods (a clause that reads after its name); empty if it may be.
-
-    Args:
-        link: the link.
-        offered_kinds: further kinds that the operator offers.
-    """
+    ``offered_kinds``: further kinds that the operator offers."""
     if link.kind in PAIR_KINDS and link.link_netnsid is not None:
         return (
             f"is part of the node's own network: of kind {link.kind}, its other end is in another namespace"
@@ -441,7 +417,6 @@ _SUB_FUNCTION = re.compile(r".+\.sf\.\d+")
 
 
 def is_representor(link: Link) -> bool:
-    """Whether it is the switch's end of a wire to another function."""
     return bool(link.phys_port_name) and _REPRESENTOR.fullmatch(link.phys_port_name) is not None
 
 

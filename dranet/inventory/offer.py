@@ -14,6 +14,7 @@ it leaves out (a broken card, one that is cut into parts) it leaves out for a re
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -100,9 +101,9 @@ def find_servers(
 
     Args:
         gpus: those of this node.
-        devices: that other DRA drivers offer on this node.
+        devices: that other DRA drivers offer here.
         resources: extended resources of the Node.
-        drivers: other DRA drivers with slices here. These may be empty: a vendor's driver takes broken GPUs
+        drivers: other DRA drivers with slices here, perhaps empty ones: a vendor's driver takes broken GPUs
             out, and pods may have them still.
         used: resources and drivers of which pods have devices, even if no program serves them now.
     """
@@ -110,21 +111,22 @@ def find_servers(
     addresses = {gpu.pci_address: gpu.vendor for gpu in gpus}
     vendors = frozenset(addresses.values())
     uuids = {gpu.uuid.lower(): gpu.vendor for gpu in gpus if gpu.uuid}
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = defaultdict(set)
     for device in devices:
         named = {addresses.get(device.pci_address), *(uuids.get(uuid.lower()) for uuid in device.uuids)}
         for vendor in named & vendors:
-            found.setdefault(str(vendor), set()).add(f"the DRA driver {device.driver}")
+            found[str(vendor)].add(f"the DRA driver {device.driver}")
     for driver in {*drivers, *(device.driver for device in devices)}:
         for vendor in _whose(driver, vendors):
-            found.setdefault(vendor, set()).add(f"the DRA driver {driver}")
+            found[vendor].add(f"the DRA driver {driver}")
     for resource in resources:
         for vendor in _whose(resource, vendors):
-            found.setdefault(vendor, set()).add(f"the device plugin of {resource}")
+            found[vendor].add(f"the device plugin of {resource}")
     for name in used:
         for vendor in _whose(name, vendors) - found.keys():
             found[vendor] = {f"the pods that have devices of {name}"}
-    return {vendor: _name(servers) for vendor, servers in sorted(found.items())}
+    # A node has few; one that has many is odd, and the line is to stay readable.
+    return {vendor: " and ".join(sorted(servers)[:3]) for vendor, servers in sorted(found.items())}
 
 
 def _whose(name: str, vendors: frozenset[str]) -> frozenset[str]:
@@ -134,11 +136,6 @@ def _whose(name: str, vendors: frozenset[str]) -> frozenset[str]:
     if _ANY_GPU.fullmatch(name) and not _VENDORS_OWN.fullmatch(name):
         return vendors
     return frozenset(v for v, own in _PLUGIN_RESOURCES.items() if v in vendors and own.fullmatch(name))
-
-
-def _name(servers: Iterable[str]) -> str:
-    """A node has few; one that has many is odd, and the line is to stay readable."""
-    return " and ".join(sorted(servers)[:3])
 
 
 _PASSTHROUGH_DRIVERS = frozenset({"uio_pci_generic", "igb_uio", "pci-stub", "pciback"})
@@ -156,18 +153,11 @@ def decide(
     held: Collection[str] = frozenset(),
     served: ServedGpus = NO_OTHER_SERVER,
 ) -> tuple[Decision, ...]:
-    """One decision for each device, in the same order.
-
-    Args:
-        devices: as built from the same ``facts``.
-        facts: one scan of the host.
-        policy: what the operator decided.
-        held: names of the devices that pods have now.
-        served: other drivers and device plugins that serve this node's GPUs.
-    """
+    """One decision for each device, in the same order. ``devices`` are built from the same ``facts``; those
+    that ``held`` names belong to pods now."""
     view = _HostView.of(facts, policy, [device for device in devices if device.name in held], served)
     return tuple(
-        _decide_held(device, view) if device.name in held else _decide_free(device, view, policy)
+        _decide_held(device, view) if device.name in held else _decide_free(device, view)
         for device in devices
     )
 
@@ -189,11 +179,8 @@ class _HostView(Struct, frozen=True):
     pair name each other, and each can do without the other's place."""
     dependencies: LinkDependencies
     rdma: Mapping[str, RdmaDevice]
-    kernel: str
-    """``uname -r``."""
-    rdma_moves: bool
-    """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
-    offered_kinds: Collection[str]
+    facts: NodeFacts
+    policy: Policy
     served: ServedGpus
     gpu_parts: Mapping[str, str]
     """PCI address -> what the GPU is cut into."""
@@ -203,14 +190,14 @@ class _HostView(Struct, frozen=True):
         cls,
         facts: NodeFacts,
         policy: Policy,
-        held: Sequence[Device] = (),
-        served: ServedGpus = NO_OTHER_SERVER,
+        held: Sequence[Device],
+        served: ServedGpus,
     ) -> _HostView:
         functions = {function.address: function for function in facts.pci_functions}
-        on_function: dict[str, list[Link]] = {}
+        on_function: dict[str, list[Link]] = defaultdict(list)
         for link in facts.links:
             if link.pci_address and (address := carrier(link, functions)):
-                on_function.setdefault(address, []).append(link)
+                on_function[address].append(link)
         by_name = {link.ifname: link for link in facts.links}
         return cls(
             by_name=by_name,
@@ -220,12 +207,16 @@ class _HostView(Struct, frozen=True):
             riders={**_riders_in_pods(held, by_name), **_riders_here(facts)},
             dependencies=find_link_dependencies(facts),
             rdma={device.name: device for device in facts.rdma_devices},
-            kernel=facts.host.kernel,
-            rdma_moves=facts.rdma_netns_exclusive,
-            offered_kinds=policy.offer_link_kinds,
+            facts=facts,
+            policy=policy,
             served=served,
             gpu_parts={gpu.pci_address: gpu.parts for gpu in facts.gpus if gpu.parts},
         )
+
+    @property
+    def rdma_moves(self) -> bool:
+        """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
+        return self.facts.rdma_netns_exclusive
 
     def links_of(self, device: Device) -> Sequence[Link]:
         """Every link that goes, or breaks, with the device."""
@@ -258,11 +249,12 @@ def _decide_held(device: Device, view: _HostView) -> Decision:
     return Decision(device, True, "belongs to a pod now and keeps its place")
 
 
-def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
+def _decide_free(device: Device, view: _HostView) -> Decision:
+    policy = view.policy
     link = None if device.attributes else view.by_name.get(device.ifname)
-    if link and (reason := _soft_link_reason(link, view, view.offered_kinds)):
+    if link and (reason := _soft_link_reason(link, view, view.policy.offer_link_kinds)):
         return _decide_bare(device.name, device.ifname, reason)
-    reason = _exclusion_reason(device, view, policy)
+    reason = _exclusion_reason(device, view)
     anchor = "" if reason else _pinned_reason(device, view) or _rider_reason(device, view)
     if reason or (anchor and policy.shared is None):
         return Decision(device, False, reason or anchor)
@@ -345,41 +337,38 @@ _RECORDED = {IFNAME.qualified: "name", RDMA_DEVICE.qualified: "RDMA device's nam
 """What the store keeps of a device for its way back, besides what is always text."""
 
 
-def _exclusion_reason(device: Device, view: _HostView, policy: Policy) -> str:
-    """Empty if nothing speaks against offering the device."""
-    if device.left_out and (odd := _find_unrecordable(device)):
-        return f"cannot be recorded: its {odd} {NOT_TEXT}"
+def _exclusion_reason(device: Device, view: _HostView) -> str:
+    for name, odd in _RECORDED.items() if device.left_out else ():
+        if device.left_out.get(name) == NOT_TEXT:
+            return f"cannot be recorded: its {odd} {NOT_TEXT}"
     if device.kind is DeviceKind.GPU:
-        return _gpu_reason(device, view, policy)
+        return _gpu_reason(device, view)
     if device.kind is DeviceKind.RDMA:
         return _dependency_reason(device, view) if view.rdma_moves else ""
     link = view.by_name.get(device.ifname)
     if link is None:
-        return _no_link_reason(device, view)
+        reason = _driver_reason(view.functions.get(device.pci_address))
+        return reason or "has no network interface in the host's network namespace"
     if device.pci_address:
         return _dependency_reason(device, view)
     # A bond with an RDMA device of its own (RoCE LAG) is no mere piece of the node's network.
-    kinds = {"bond", *view.offered_kinds} if device.rdma_device else view.offered_kinds
+    kinds = {"bond", *view.policy.offer_link_kinds} if device.rdma_device else view.policy.offer_link_kinds
     return _soft_link_reason(link, view, kinds)
 
 
-def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
+def _gpu_reason(device: Device, view: _HostView) -> str:
     """Check first whether another driver serves the GPU; then its own state does not matter."""
+    publish = view.policy.publish_gpus
     vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
-    if policy.publish_gpus is PublishGpus.NEVER:
+    if publish is PublishGpus.NEVER:
         return "is a GPU, and the setting publish_gpus is never"
-    if policy.publish_gpus is PublishGpus.AUTO and vendor in view.served.by_vendor:
+    if publish is PublishGpus.AUTO and vendor in view.served.by_vendor:
         return f"is a GPU, left to {view.served.by_vendor[vendor]} (publish_gpus is auto)"
-    if policy.publish_gpus is PublishGpus.AUTO and not view.served.is_known:
+    if publish is PublishGpus.AUTO and not view.served.is_known:
         return "is a GPU, and the API server has not answered yet whether another driver serves it"
     function = view.functions.get(device.pci_address)
     parts = view.gpu_parts.get(device.pci_address, "")
     return _driver_reason(function) or find_gpu_fault(device, function, parts)
-
-
-def _find_unrecordable(device: Device) -> str:
-    names = (name for name in _RECORDED if device.left_out.get(name) == NOT_TEXT)
-    return next((_RECORDED[name] for name in names), "")
 
 
 def _soft_link_reason(link: Link, view: _HostView, offered_kinds: Collection[str]) -> str:
@@ -388,11 +377,6 @@ def _soft_link_reason(link: Link, view: _HostView, offered_kinds: Collection[str
     if dependency:
         return dependency.reason_for(link.ifname)
     return infrastructure_reason(link, offered_kinds) or _master_reason(link, view)
-
-
-def _no_link_reason(device: Device, view: _HostView) -> str:
-    reason = _driver_reason(view.functions.get(device.pci_address))
-    return reason or "has no network interface in the host's network namespace"
 
 
 def _driver_reason(function: PciFunction | None) -> str:
@@ -416,7 +400,10 @@ def _dependency_reason(device: Device, view: _HostView) -> str:
 def _master_reason(link: Link, view: _HostView) -> str:
     if link.master is None:
         return ""
-    return f"is enslaved: {link.ifname} is a port of {_master_name(link.master, view)}"
+    master = view.by_index.get(link.master)
+    name = master.ifname if master else f"interface {link.master}"
+    kind = f" ({master.kind})" if master and master.kind else ""
+    return f"is enslaved: {link.ifname} is a port of {name}{kind}"
 
 
 def _rider_reason(device: Device, view: _HostView) -> str:
@@ -437,7 +424,7 @@ def _rdma_reason(device: Device, view: _HostView) -> str:
     if rdma is None:
         return ""
     function = view.functions.get(rdma.pci_address)
-    if device.kind is DeviceKind.NIC and (why := find_loss(rdma, function, view.kernel)):
+    if device.kind is DeviceKind.NIC and (why := find_loss(rdma, function, view.facts.host.kernel)):
         return f"has the RDMA device {rdma.name}, which ends when the interface moves: {why}"
     if view.rdma_moves and (why := find_immobility(rdma, function)):
         return f"has the RDMA device {rdma.name}, which must move in exclusive RDMA mode: {why}"
@@ -454,13 +441,6 @@ def _pinned_reason(device: Device, view: _HostView) -> str:
     )
 
 
-def _master_name(index: int, view: _HostView) -> str:
-    master = view.by_index.get(index)
-    if master is None:
-        return f"interface {index}"
-    return f"{master.ifname} ({master.kind})" if master.kind else master.ifname
-
-
 _VIRTUAL_DISPLAYS = frozenset({"1234", "1414", "15ad", "1af4", "1b36"})
 """PCI vendors of the screens of virtual machines (QEMU, Microsoft, VMware, virtio, Red Hat). That of virtio
 has a render node, which draws with the GPU of the machine outside, or with no GPU at all."""
@@ -474,13 +454,7 @@ _COMPUTE_NODES: Mapping[str, tuple[str, str]] = {
 
 def find_gpu_fault(device: Device, function: PciFunction | None, parts: str) -> str:
     """Return why a container cannot use the whole GPU; empty if it can. An error at Prepare would come too
-    late: the scheduler would choose the same device again.
-
-    Args:
-        device: the GPU.
-        function: its own.
-        parts: the parts that it is cut into, as its driver reports (:class:`dranet.model.facts.Gpu`).
-    """
+    late: the scheduler would choose the same device again. ``parts``: what the GPU is cut into."""
     vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
     if vendor in _VIRTUAL_DISPLAYS:
         return "is a display adapter of a virtual machine"
@@ -540,13 +514,7 @@ def take_inventory(
     policy: Policy = DEFAULT_POLICY,
     served: ServedGpus = NO_OTHER_SERVER,
 ) -> tuple[Decision, ...]:
-    """One decision for each device of the node, in order of preference.
-
-    Args:
-        facts: one scan of the host.
-        held: the devices that pods have now, by name, as recorded when they were prepared.
-        policy: what the operator decided.
-        served: other drivers and device plugins that serve this node's GPUs.
-    """
+    """One decision for each device of the node, in order of preference. ``held`` are the devices that pods
+    have now, by name, as recorded when they were prepared."""
     devices = build_devices(facts, held, policy)
     return decide(devices, facts, policy, held.keys(), served)

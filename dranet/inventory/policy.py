@@ -17,8 +17,6 @@ GUARANTEED_OWN_ATTRIBUTES = 5
 
 
 class DeviceFilter(Protocol):
-    """The operator's CEL filter, compiled."""
-
     def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
         """Whether a device with these attributes (by qualified name) may be offered.
 
@@ -29,16 +27,12 @@ class DeviceFilter(Protocol):
 
 
 class RuleResult(Struct, frozen=True):
-    """What the operator's rules have for one device."""
-
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     """By qualified name; at most :data:`GUARANTEED_OWN_ATTRIBUTES`."""
     warnings: tuple[str, ...] = ()
 
 
 class AttributeRules(Protocol):
-    """The operator's own attributes, compiled."""
-
     def attributes_for(self, device: Device) -> RuleResult:
         """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
         ...

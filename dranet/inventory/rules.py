@@ -1,8 +1,7 @@
 """The operator's own attributes: what the rules of a file add to each device.
 
-Pure: it gets the file's content as plain data (mappings, lists, scalars) and returns the rules and every
-problem with its place. The limits are those of ``resource.k8s.io/v1``: a value that the API server would
-refuse takes the whole slice with it, and a value that was cut is another one; so both are refused at once.
+The limits are those of ``resource.k8s.io/v1``: a value that the API server would refuse takes the whole slice
+with it, and a value that was cut is another one; so both are refused at once.
 
 Rules only add. They see a device as the kernel describes it, never what another rule added, so their order
 matters only when two rules set the same name: the later one wins. A rule that fails on a device adds a
@@ -31,8 +30,6 @@ Path = tuple[str | int, ...]
 
 
 class RuleProblem(Struct, frozen=True):
-    """Something in the file that is not as it must be."""
-
     path: Path
     """Keys and indexes from the top: ``("attributes", 2, "set", "rail")``."""
     text: str
@@ -56,8 +53,6 @@ class AttributeRule(Struct, frozen=True):
 
 
 class OwnAttributes(Struct, frozen=True):
-    """All rules of a file, in its order."""
-
     rules: tuple[AttributeRule, ...] = ()
 
     @property
@@ -88,9 +83,7 @@ class OwnAttributes(Struct, frozen=True):
 def parse_rules(data: object, driver: str) -> tuple[OwnAttributes, tuple[RuleProblem, ...]]:
     """The rules, and everything that is wrong; with a problem, the rules are not to be used.
 
-    Args:
-        data: what the file holds.
-        driver: name of the driver, which expressions know as ``device.driver``.
+    ``driver`` is what expressions know as ``device.driver``.
 
     Raises:
         CelError: an expression is to be compiled and the engine is not installed (``MissingFeature``).

@@ -26,17 +26,6 @@ from msgspec.structs import replace
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.topology import Nearest
 from dranet.model import attributes as a
-from dranet.model.attributes import (
-    DOMAIN,
-    ESSENTIAL_NAMES,
-    MAX_ATTRIBUTES_PER_DEVICE,
-    MAX_VALUES_PER_DEVICE,
-    PLACES,
-    STANDARD_NUMA_NODE,
-    describe_fault,
-    fit_value,
-    is_qualified_name,
-)
 from dranet.model.device import AttributeValue, Device
 from dranet.model.facts import Address, Gpu, Link, PciFunction, RdmaDevice, RdmaPort
 
@@ -79,10 +68,10 @@ _KINDS_WITH_PEER = frozenset({"veth", "netkit", "vxcan"})
 _NO_VERSION = frozenset({"", "N/A"})
 _UNKNOWN = "unknown"
 _ERDMA_DRIVER = "erdma"
+"""Alibaba's elastic RDMA, whose function is no network function by its class."""
 
 
 def describe_link(link: Link) -> Values:
-    """Attributes of the network interface."""
     return {
         a.IFNAME: link.ifname,
         a.TYPE: link.kind or "device",
@@ -131,7 +120,6 @@ def describe_versions(link: Link | None, rdma: RdmaDevice | None, function: PciF
 
 
 def describe_address(address: str) -> Values:
-    """Attributes that follow from the PCI address alone."""
     lower = address.lower()
     return {a.PCI_ADDRESS: lower, a.STANDARD_PCI_BUS_ID: lower if _STANDARD_BUS_ID.fullmatch(lower) else None}
 
@@ -155,6 +143,7 @@ def describe_pci(function: PciFunction) -> Values:
         a.PCIE_WIDTH: _pcie_width(function.link_width),
         a.PCIE_MAX_GENERATION: _pcie_generation(function.max_link_speed),
         a.PCIE_MAX_WIDTH: _pcie_width(function.max_link_width),
+        a.ERDMA: True if function.driver == _ERDMA_DRIVER else None,
     }
 
 
@@ -171,12 +160,8 @@ def _switch_above(path: Sequence[str]) -> str | None:
 
 
 def describe_numa(node: int | None, lists: Mapping[int, tuple[int, ...]] | None) -> Values:
-    """The NUMA node; never -1, which would match every other device that has none.
-
-    Args:
-        node: the function's NUMA node.
-        lists: ``topology.near_numa_nodes`` where the cluster takes lists, else ``None``.
-    """
+    """The NUMA node; never -1, which would match every other device that has none. ``lists`` are those of
+    ``topology.near_numa_nodes`` where the cluster takes lists."""
     if node is None or node < 0:
         return {}
     standard = node if lists is None else lists.get(node, (node,))
@@ -210,13 +195,7 @@ def describe_rdma(rdma: RdmaDevice | None, ifname: str = "") -> Values:
     }
 
 
-def describe_erdma(function: PciFunction) -> Values:
-    """Whether it is Alibaba's elastic RDMA, whose function is no network function by its class."""
-    return {a.ERDMA: True if function.driver == _ERDMA_DRIVER else None}
-
-
 def describe_near_gpus(near: Nearest | None) -> Values:
-    """The nearest GPUs and their distance."""
     if near is None:
         return {}
     return {
@@ -328,10 +307,7 @@ class SlicePlan(Struct, frozen=True):
     """By device: what a slice has no room for, the last of the catalogue."""
 
 
-def build_slices(
-    devices: Sequence[Device], policy: Policy = DEFAULT_POLICY
-) -> tuple[tuple[Device, ...], ...]:
-    """The pages of :func:`plan_slices`."""
+def build_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> Pages:
     return plan_slices(devices, policy).pages
 
 
@@ -353,7 +329,8 @@ def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> S
             continue
         taken.add(device.name)
         fitted = fit_attributes(device, policy)
-        published.append(_with_attributes(device, fitted.kept))
+        is_whole = fitted.kept == device.attributes
+        published.append(device if is_whole else replace(device, attributes=fitted.kept))
         expected = tuple(sorted(_expected_losses(fitted.left_out, policy)))
         losses += _describe_losses(device, fitted.left_out, expected)
         if expected:
@@ -376,29 +353,27 @@ def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> FittedAtt
             left_out[name] = fault
         else:
             valid[name] = fitted
-    if _count_values(valid.values()) > MAX_ATTRIBUTES_PER_DEVICE:
+    if sum(map(_size, valid.values())) > a.MAX_ATTRIBUTES_PER_DEVICE:
         _make_room(valid, left_out, policy)
     return FittedAttributes(valid, left_out)
 
 
 def _fit(name: str, value: AttributeValue, policy: Policy) -> tuple[AttributeValue | None, str]:
     """The value as the cluster takes it, or ``None`` and the reason."""
-    if name not in PLACES and not is_qualified_name(name):
+    if name not in a.PLACES and not a.is_qualified_name(name):
         return None, _BAD_NAME
-    fitted = fit_value(value)
+    fitted = a.fit_value(value)
     if fitted is None:
-        return None, describe_fault(value)
+        return None, a.describe_fault(value)
     if not isinstance(fitted, tuple) or policy.list_attributes:
         return fitted, ""
-    if (
-        name == STANDARD_NUMA_NODE.qualified
-    ):  # recorded before the setting was taken back; its own node is first
-        return fitted[0], ""
+    if name == a.STANDARD_NUMA_NODE.qualified:  # recorded before the setting was taken back
+        return fitted[0], ""  # its own node is first
     return None, _NO_LISTS
 
 
 def _make_room(valid: dict[str, AttributeValue], left_out: dict[str, str], policy: Policy) -> None:
-    attributes, values = MAX_ATTRIBUTES_PER_DEVICE, MAX_VALUES_PER_DEVICE
+    attributes, values = a.MAX_ATTRIBUTES_PER_DEVICE, a.MAX_VALUES_PER_DEVICE
     for name in sorted(valid, key=lambda name: _rank(name, policy.prefer_attributes)):
         size = _size(valid[name])
         if attributes and size <= values:
@@ -413,23 +388,19 @@ def _rank(name: str, prefer_attributes: tuple[str, ...]) -> _Rank:
     """Place in the budget; names that are not in the catalogue are the operator's."""
     preferred = [_qualify(entry) for entry in prefer_attributes]
     place = preferred.index(name) if name in preferred else len(preferred)
-    if name in ESSENTIAL_NAMES:
-        return (0, PLACES[name], name)
-    if name not in PLACES:
+    if name in a.ESSENTIAL_NAMES:
+        return (0, a.PLACES[name], name)
+    if name not in a.PLACES:
         return (1, place, name)
-    return (2, place, name) if name in preferred else (3, PLACES[name], name)
+    return (2, place, name) if name in preferred else (3, a.PLACES[name], name)
 
 
 def _qualify(name: str) -> str:
-    return name if "/" in name else f"{DOMAIN}/{name}"
+    return name if "/" in name else f"{a.DOMAIN}/{name}"
 
 
 def _size(value: AttributeValue) -> int:
     return len(value) if isinstance(value, tuple) else 1
-
-
-def _count_values(values: Iterable[AttributeValue]) -> int:
-    return sum(map(_size, values))
 
 
 def _name_fault(name: str, taken: set[str]) -> str:
@@ -438,17 +409,13 @@ def _name_fault(name: str, taken: set[str]) -> str:
     return "another device has the same name" if name in taken else ""
 
 
-def _with_attributes(device: Device, kept: Mapping[str, AttributeValue]) -> Device:
-    return device if kept == device.attributes else replace(device, attributes=kept)
-
-
 def _expected_losses(left_out: Mapping[str, str], policy: Policy) -> Iterator[str]:
     """Attributes that do not fit into a slice and that the operator has not asked for."""
     preferred = {_qualify(entry) for entry in policy.prefer_attributes}
     return (
         name
         for name, reason in left_out.items()
-        if reason == NO_ROOM and name in PLACES and name not in preferred
+        if reason == NO_ROOM and name in a.PLACES and name not in preferred
     )
 
 
@@ -476,7 +443,6 @@ _CHECKSUM_DIGITS = 8
 
 
 def is_device_name(name: str) -> bool:
-    """Whether the API accepts it."""
     return _DNS_LABEL.fullmatch(name) is not None
 
 
@@ -485,17 +451,14 @@ def pci_device_name(address: str) -> str:
     return "pci-" + _flat(address)
 
 
-_GPU = "gpu-"
-
-
 def gpu_device_name(address: str) -> str:
     """``0000:1b:00.0`` -> ``gpu-0000-1b-00-0``."""
-    return _GPU + _flat(address)
+    return "gpu-" + _flat(address)
 
 
 def may_be_gpu(name: str) -> bool:
     """Whether a device of that name may be a GPU; an interface may also have such a name."""
-    return name.startswith(_GPU)
+    return name.startswith("gpu-")
 
 
 @lru_cache(maxsize=4096)  # a node full of pods asks for the same thousand names at each scan

@@ -86,24 +86,21 @@ def short_names(devices: Iterable[Device]) -> Mapping[str, str]:
 
 def topology_tree(devices: Iterable[Device]) -> tuple[TopologyNode, ...]:
     """NUMA nodes -> root complexes -> bridges -> devices; devices without PCI last, under their own label."""
-    by_numa: dict[tuple[bool, int], list[Device]] = defaultdict(list)
+    by_numa: dict[tuple[bool, int], list[_Path]] = defaultdict(list)
     plain: list[str] = []
     for device in devices:
         if device.pci_path and device.pcie_root:
-            by_numa[device.numa_node is None, device.numa_node or 0].append(device)
+            path = [device.pcie_root, *device.pci_path]
+            by_numa[device.numa_node is None, device.numa_node or 0].append((path, device.name))
         else:
             plain.append(device.name)
     trees = [
-        TopologyNode("NUMA node unknown" if unknown else f"NUMA node {node}", (), _roots(members))
+        TopologyNode("NUMA node unknown" if unknown else f"NUMA node {node}", (), _branch(members))
         for (unknown, node), members in sorted(by_numa.items())
     ]
     if plain:
         trees.append(TopologyNode("no PCI", tuple(sorted(plain))))
     return tuple(trees)
-
-
-def _roots(devices: Iterable[Device]) -> tuple[TopologyNode, ...]:
-    return _branch([([device.pcie_root, *device.pci_path], device.name) for device in devices])
 
 
 def _branch(paths: Iterable[_Path]) -> tuple[TopologyNode, ...]:
@@ -138,7 +135,14 @@ class NearestGpus:
             return None
         place = (function.path[:-1], len(function.path), function.root, function.numa_node)
         if place not in self._known:
-            self._known[place] = nearest(_as_device(function), self._gpus)
+            placed = Device(
+                function.address,
+                DeviceKind.NIC,
+                pci_path=function.path,
+                pcie_root=function.root,
+                numa_node=function.numa_node,
+            )
+            self._known[place] = nearest(placed, self._gpus)
         return self._known[place]
 
 
@@ -161,16 +165,6 @@ def _neighbours(own: NumaNode, ordered: Sequence[NumaNode]) -> list[int]:
     others = [(far, other) for far, other in pairs if other.node != own.node]
     smallest = min((far for far, _ in others), default=0)
     return [other.node for far, other in others if far == smallest and other.socket in (own.socket, None)]
-
-
-def _as_device(function: PciFunction) -> Device:
-    return Device(
-        function.address,
-        DeviceKind.NIC,
-        pci_path=function.path,
-        pcie_root=function.root,
-        numa_node=function.numa_node,
-    )
 
 
 def carrier(link: Link, functions: Mapping[str, PciFunction]) -> str:
@@ -219,7 +213,7 @@ def find_link_dependencies(facts: NodeFacts) -> LinkDependencies:
     A link that the scan missed (it came while the kernel listed them) still connects its relatives.
     """
     by_index = {link.ifindex: link for link in facts.links}
-    dependencies = _find_roots(facts, by_index)
+    dependencies = _roots(facts, by_index)
     if not dependencies:
         return LinkDependencies({}, {})
     relations = _relations(facts.links)
@@ -232,7 +226,7 @@ def find_link_dependencies(facts: NodeFacts) -> LinkDependencies:
     return LinkDependencies(links, _physical_functions(facts, dependencies))
 
 
-def _find_roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Dependency]:
+def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Dependency]:
     def name(index: int) -> str:
         return by_index[index].ifname if index in by_index else f"interface {index}"
 

@@ -53,6 +53,8 @@ class CdiSpecs:
 
     Raises:
         SettingsError: the driver's name cannot be a CDI vendor.
+        StoreError: the folder cannot be read or written.
+        ProtocolError: the claim uid, or a device name, cannot be part of a CDI name.
     """
 
     def __init__(self, cdi_dir: Path, driver_name: str) -> None:
@@ -70,12 +72,7 @@ class CdiSpecs:
         return f"{self._kind}={claim_uid}-{device}"
 
     def write(self, claim_uid: str, devices: Sequence[CdiDevice]) -> None:
-        """Write the claim's file, durable and atomic; replaces an earlier one.
-
-        Raises:
-            StoreError: the folder cannot be written.
-            ProtocolError: the claim uid, or a device name, cannot be part of a CDI name.
-        """
+        """Write the claim's file, durable and atomic; replaces an earlier one."""
         path = self._path(claim_uid)
         spec = {
             "cdiVersion": CDI_VERSION,
@@ -91,12 +88,7 @@ class CdiSpecs:
             raise self._unwritable(path, error) from error
 
     def remove(self, claim_uid: str) -> None:
-        """Remove the claim's file, and what a crash left of one being written. Nothing there is fine.
-
-        Raises:
-            StoreError: the folder cannot be written.
-            ProtocolError: the claim uid cannot be part of a CDI name.
-        """
+        """Remove the claim's file, and what a crash left of one being written. Nothing there is fine."""
         path = self._path(claim_uid)
         try:
             files.remove_file(path)
@@ -105,11 +97,7 @@ class CdiSpecs:
             raise self._unwritable(path, error) from error
 
     def list_claims(self) -> set[str]:
-        """Uids of all claims that have a file here, or what a crash left of one.
-
-        Raises:
-            StoreError: the folder cannot be read.
-        """
+        """Uids of all claims that have a file here, or what a crash left of one."""
         pattern = re.compile(rf"\.?{re.escape(self._prefix)}(?P<uid>{_NAME.pattern})\.json(\.tmp)?")
         try:
             names = [entry.name for entry in self._cdi_dir.iterdir() if files.is_file(entry)]
@@ -120,16 +108,10 @@ class CdiSpecs:
         return {match["uid"] for name in names if (match := pattern.fullmatch(name))}
 
     def has(self, claim_uid: str) -> bool:
-        """Whether the claim has its file.
-
-        Raises:
-            ProtocolError: the claim uid cannot be part of a CDI name.
-        """
         return self._path(claim_uid).is_file()
 
     def _path(self, claim_uid: str) -> Path:
-        _check_name(claim_uid)
-        return self._cdi_dir / f"{self._prefix}{claim_uid}.json"
+        return self._cdi_dir / f"{self._prefix}{_checked_name(claim_uid)}.json"
 
     @staticmethod
     def _temporary(path: Path) -> Path:
@@ -152,14 +134,14 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _check_name(name: str) -> None:
+def _checked_name(name: str) -> str:
     if not is_name(name):
         raise ProtocolError(f"{name!r} cannot be part of a CDI device name")
+    return name
 
 
 def _build_spec_device(claim_uid: str, device: CdiDevice) -> Mapping[str, Any]:
-    name = f"{claim_uid}-{device.name}"
-    _check_name(name)
+    name = _checked_name(f"{claim_uid}-{device.name}")
     edits = {
         # With its type and numbers given, the runtime does not look for the node on the host.
         "deviceNodes": [
@@ -201,11 +183,7 @@ _RLIM_INFINITY = (1 << 64) - 1
 
 
 def parse_pod(message: nri_pb2.PodSandbox) -> PodSandbox:
-    """A pod sandbox as the runtime describes it.
-
-    Raises:
-        ProtocolError: it has no id.
-    """
+    """A pod sandbox as the runtime describes it; raises ProtocolError without an id."""
     if not message.id:
         raise ProtocolError("the runtime named a pod sandbox without an id")
     return PodSandbox(
@@ -213,25 +191,16 @@ def parse_pod(message: nri_pb2.PodSandbox) -> PodSandbox:
         name=message.name,
         namespace=message.namespace,
         uid=message.uid,
-        netns_path=_netns_path(message),
+        netns_path=next((n.path for n in message.linux.namespaces if n.type == _NETWORK), ""),
         pid=message.pid,
         annotations=dict(message.annotations),
     )
 
 
-def _netns_path(message: nri_pb2.PodSandbox) -> str:
-    return next((n.path for n in message.linux.namespaces if n.type == _NETWORK), "")
-
-
 def parse_container(message: nri_pb2.Container) -> Container:
-    """A container as the runtime describes it.
-
-    Raises:
-        ProtocolError: it has no id.
-    """
-    _check_container(message)
+    """A container as the runtime describes it; raises ProtocolError without an id."""
     return Container(
-        id=message.id,
+        id=_id_of(message),
         name=message.name,
         pod_sandbox_id=message.pod_sandbox_id,
         mounts=tuple(map(_parse_mount, message.mounts)),
@@ -248,14 +217,9 @@ def parse_container(message: nri_pb2.Container) -> Container:
 
 
 def parse_listed_container(message: nri_pb2.Container, is_our_mount: Callable[[str], bool]) -> Container:
-    """One of all containers of the node, with only what shows whose devices it has, and which GPUs.
-
-    Raises:
-        ProtocolError: it has no id.
-    """
-    _check_container(message)
+    """One of all containers of the node, with only what shows whose devices it has, and which GPUs."""
     return Container(
-        id=message.id,
+        id=_id_of(message),
         name=message.name,
         pod_sandbox_id=message.pod_sandbox_id,
         mounts=tuple(
@@ -289,9 +253,10 @@ def _parse_cdi_devices(message: nri_pb2.Container) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *find_cdi_names(message.annotations))))
 
 
-def _check_container(message: nri_pb2.Container) -> None:
+def _id_of(message: nri_pb2.Container) -> str:
     if not message.id:
         raise ProtocolError("the runtime named a container without an id")
+    return message.id
 
 
 def _parse_mount(message: nri_pb2.Mount) -> Mount:
@@ -305,10 +270,16 @@ def _parse_amount(amount: int) -> int:
 def build_adjustment(adjustment: ContainerAdjustment) -> nri_pb2.ContainerAdjustment:
     """What to add to a container. The runtime itself writes the device-cgroup rule of a device."""
     return nri_pb2.ContainerAdjustment(
-        mounts=[_build_mount(mount) for mount in adjustment.mounts],
+        mounts=[
+            nri_pb2.Mount(source=m.source, destination=m.destination, type=m.type, options=m.options)
+            for m in adjustment.mounts
+        ],
         env=[nri_pb2.KeyValue(key=key, value=value) for key, value in adjustment.env],
         linux=_build_linux(adjustment),
-        rlimits=[_build_rlimit(limit) for limit in adjustment.rlimits],
+        rlimits=[
+            nri_pb2.POSIXRlimit(type=r.type, soft=_build_amount(r.soft), hard=_build_amount(r.hard))
+            for r in adjustment.rlimits
+        ],
     )
 
 
@@ -322,23 +293,11 @@ def _build_linux(adjustment: ContainerAdjustment) -> nri_pb2.LinuxContainerAdjus
     return message
 
 
-def _build_mount(mount: Mount) -> nri_pb2.Mount:
-    return nri_pb2.Mount(
-        source=mount.source, destination=mount.destination, type=mount.type, options=mount.options
-    )
-
-
 def _build_device(device: CharDevice) -> nri_pb2.LinuxDevice:
     message = nri_pb2.LinuxDevice(path=device.path, type=_CHAR, major=device.major, minor=device.minor)
     if device.file_mode is not None:
         message.file_mode.value = device.file_mode
     return message
-
-
-def _build_rlimit(limit: Rlimit) -> nri_pb2.POSIXRlimit:
-    return nri_pb2.POSIXRlimit(
-        type=limit.type, soft=_build_amount(limit.soft), hard=_build_amount(limit.hard)
-    )
 
 
 def _build_amount(amount: int) -> int:

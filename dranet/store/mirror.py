@@ -45,7 +45,6 @@ Changes = Mapping[str, Pending]
 
 
 def apply_changes(claims: Claims, changes: Changes) -> Claims:
-    """Return the records with the changes applied."""
     if not changes:
         return claims
     after = {uid: record for uid, record in claims.items() if uid not in changes}
@@ -97,10 +96,7 @@ log = logging.getLogger(__name__)
 
 
 class NewerRecordError(Exception):
-    """A newer driver has written the record."""
-
     def __init__(self, version: int) -> None:
-        super().__init__(version)
         self.version = version
 
 
@@ -131,11 +127,7 @@ class Mirror:
         before."""
 
     def load(self) -> None:
-        """Read the folder, whether or not its generation is known.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Read the folder, whether or not its generation is known; raises OSError."""
         with self._lock:
             self._read(self._seen)
 
@@ -154,11 +146,7 @@ class Mirror:
             return self.claims
 
     def look(self) -> Claims:
-        """Return the current records.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Return the current records; raises OSError."""
         with self._lock:
             before = self.claims
             if self._folder.is_open and not self._is_writing:
@@ -248,7 +236,6 @@ class Mirror:
         self.newer_version = version
 
     def complain(self, error: OSError) -> None:
-        """Log once that the folder cannot be read."""
         if str(error) != self._complaint:
             log.error("store %s: cannot be read, memory has to do: %s", self._folder.path, error)
         self._complaint = str(error)

@@ -61,11 +61,7 @@ def encode_record(record: object) -> str:
 
 
 def decode_record(kind: type[Kind], text: str) -> Kind:
-    """Decode a record of that class.
-
-    Raises:
-        RecordError: the text does not contain one.
-    """
+    """Decode a record of that class; raises RecordError."""
     try:
         record = _decoder_of(kind).decode(text)
     except msgspec.ValidationError as error:
@@ -183,7 +179,10 @@ class UnreadableRecord(Struct, frozen=True):
 
 
 class RecordFolder:
-    """Not thread-safe, except :meth:`read`, :meth:`read_generation` and :meth:`read_unreadable`."""
+    """Not thread-safe, except :meth:`read`, :meth:`read_generation` and :meth:`read_unreadable`.
+
+    Methods raise ``files.NotOurs`` if something else has one of the names, else OSError if the disk refuses.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,19 +195,13 @@ class RecordFolder:
         return self._fd is not None
 
     def open(self) -> None:
-        """Make the folder and the generation file where they are missing; repeatable.
-
-        Raises:
-            files.NotOurs: something else has one of the names.
-            OSError: the disk refuses.
-        """
+        """Make the folder and the generation file where they are missing; repeatable."""
         files.make_folder(self.path)
         if self._fd is None:
             files.make_file(self.path / _GENERATION)
             self._fd = files.open_file(self.path / _GENERATION, os.O_RDWR)
 
     def close(self) -> None:
-        """Repeatable."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -216,20 +209,13 @@ class RecordFolder:
     # --- reading ----------------------------------------------------------------------------------------
 
     def read_generation(self) -> int:
-        """A number that another process's write changes; odd while one replaces records, or died doing so.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """A number that another process's write changes; odd while one replaces records, or died doing so."""
         return int.from_bytes(os.pread(self._fd, _GENERATION_BYTES, 0)) if self._fd is not None else 0
 
     def read(self, known: Mapping[str, Stamp], seen: int = -1) -> tuple[int, Rows]:
         """Return the generation and all records as they are in it; the text only of those not yet known.
 
         Waits a moment for a process that is replacing records, unless it died in generation ``seen``.
-
-        Raises:
-            OSError: the folder cannot be read.
         """
         give_up = time.monotonic() + _STEP_SECONDS
         while True:
@@ -266,15 +252,10 @@ class RecordFolder:
                     yield entry
 
     def count_unreadable(self) -> int:
-        """Return the number of records that were set aside."""
         return sum(1 for _ in self._list(_UNREADABLE))
 
     def read_unreadable(self, claim_uid: str = "") -> list[UnreadableRecord]:
-        """Return the records that were set aside, the newest first; all, or those of one claim.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """Return the records that were set aside, the newest first; all, or those of one claim."""
         found: list[UnreadableRecord] = []
         for path in self._find_unreadable(claim_uid):
             with suppress(FileNotFoundError):
@@ -318,10 +299,6 @@ class RecordFolder:
         Nothing changes where a record cannot be written in full. Without ``durable`` the step survives a
         kill, but a power cut may undo it, or leave an empty file. Other processes see new records before
         they are synced, and see them go if that fails.
-
-        Raises:
-            files.NotOurs: something else has one of the names.
-            OSError: the disk refuses.
         """
         made = [name for name in map(_name_of, texts) if not files.is_file(self.path / name)]
         try:
@@ -391,11 +368,7 @@ class RecordFolder:
         return generation
 
     def try_to_write(self) -> None:
-        """Write a file and remove it, to see whether the disk takes what it is given.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Write a file and remove it, to see whether the disk takes what it is given."""
         probe = self.path / f"probe{_TEMPORARY}"
         try:
             files.stage_file(probe, probe, bytes(_PROBE_BYTES), durable=True)
@@ -404,11 +377,7 @@ class RecordFolder:
                 files.remove_file(probe)
 
     def tidy_up(self) -> None:
-        """Remove what a kill has left: staged files, and an odd generation.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Remove what a kill has left: staged files, and an odd generation."""
         for entry in list(self._list(_TEMPORARY)):
             with suppress(files.NotOurs):
                 files.remove_file(Path(entry.path))
@@ -419,9 +388,6 @@ class RecordFolder:
         """Rename a record that cannot be decoded; return whether it still had this text.
 
         An empty file is removed: a power cut leaves it, and the record was of an earlier boot.
-
-        Raises:
-            OSError: the disk refuses.
         """
         path = self.path / _name_of(claim_uid)
         try:
@@ -446,11 +412,7 @@ def encode_row(text: str) -> str:
 
 
 def read_row_version(text: str) -> int:
-    """Return the version of a record.
-
-    Raises:
-        RecordError: the text has none.
-    """
+    """Return the version of a record; raises RecordError."""
     try:
         version = json.loads(text.encode()).get("version")
     except (AttributeError, ValueError, RecursionError) as error:
@@ -461,11 +423,7 @@ def read_row_version(text: str) -> int:
 
 
 def decode_row(claim_uid: str, text: str) -> PreparedClaim:
-    """Return the record that a file contains.
-
-    Raises:
-        RecordError: it contains none, or that of another claim.
-    """
+    """Return the record that a file contains, unless it is another claim's; raises RecordError."""
     record = decode_record(PreparedClaim, text)
     if record.claim.uid != claim_uid:
         raise RecordError(f"is {record.claim.uid!r}, and the file is of {claim_uid!r}", ".claim.uid")
