@@ -64,7 +64,7 @@ def make_folder(folder: Path, mode: int = FOLDER_MODE, *, is_setting: bool = Fal
     """Make a folder of the driver's own, or take the rights away from it that ``mode`` does not give.
 
     ``is_setting``: the operator has named it, so it may be reached by a link, and its parents are also made.
-    :class:`NotOurs` is also raised for a folder of another user, who could put anything there.
+    :class:`NotOurs` is also raised for a folder of another user: it could hold anything.
     """
     if is_setting:
         folder.parent.mkdir(parents=True, exist_ok=True)
