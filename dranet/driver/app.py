@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from dranet import __version__
 from dranet.cluster.client import ApiClient
-from dranet.driver.assembly import Services, assemble
+from dranet.driver.assembly import Services
 from dranet.driver.executor import DriverExecutor, describe_place, describe_threads, is_any_active
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.publish import CapturedFacts, FactsReader
@@ -198,7 +198,7 @@ async def run_driver(settings: Settings, ending: Shutdown) -> None:
         policy, reader = PolicySource(settings), _open_reader(settings)
         metrics = Metrics()
         async with _api_client(settings, metrics) as client:
-            driver = Driver(assemble(settings, client, policy, reader, metrics))
+            driver = Driver(Services(settings, client, policy, reader, metrics))
             ending.describe_with(driver.describe_work)
             await driver.run(stop)
     except ExceptionGroup as group:

@@ -1,8 +1,8 @@
 """The one place that constructs: every service of the driver, made from those that it works with.
 
-:class:`_Assembly` has a property for each service; the first access builds it, and what it needs before it.
+:class:`Services` has a property for each service; the first access builds it, and what it needs before it.
 Where two services need each other, the one that is built first gets a function that asks for the other when
-it is called. The result is a frozen :class:`Services`: nothing is attached to a service afterwards.
+it is called. Nothing is attached to a service afterwards.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-
-from msgspec import Struct
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
@@ -37,11 +35,13 @@ from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
-from dranet.driver.metrics.scrape import set_up_gauges
-from dranet.driver.port import PortSources, build_port
+from dranet.driver.metrics.reading import CounterReader
+from dranet.driver.metrics.scrape import Scraper, set_up_gauges
+from dranet.driver.metrics.snapshot import take_snapshot
 from dranet.driver.prepare import ClaimReassigner, ClaimState, PrepareListeners, Preparer, PrepareSources
+from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.readiness import Readiness, ReadyFile
-from dranet.driver.probes.server import ProbeServer
+from dranet.driver.probes.server import PortContent, ProbeServer
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
@@ -51,7 +51,7 @@ from dranet.driver.reconcile.pods import ActionLog, PodReconciler
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
-from dranet.driver.status_page.source import StatusSources
+from dranet.driver.status_page.source import PageSource, StatusSources
 from dranet.errors import Reason
 from dranet.kernel.attachment.checks import UplinkRules
 from dranet.kernel.discovery.scan import ProtectedAddress
@@ -64,7 +64,7 @@ from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import PublishGpus, Settings
+from dranet.settings import Authentication, DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
@@ -74,49 +74,11 @@ HEALTH_ECHO_SECONDS = 1.0
 that the instance is gone; it is reported again after this time."""
 
 
-class Services(Struct, frozen=True):
-    """What :class:`driver.app.Driver` starts, runs and stops. Nothing runs yet, and no file is open."""
+class Services:
+    """What :class:`driver.app.Driver` starts, runs and stops. Nothing runs yet, and no file is open.
 
-    settings: Settings
-    store: ClaimStore
-    attachments: Attachments
-    pod_links: PodLinks
-    inventory: Inventory
-    publish: PublishLoop
-    publisher: SlicePublisher
-    protected_addresses: ProtectedAddresses
-    health: HealthMonitor
-    node_devices: NodeDevices
-    gpu_inquiry: GpuInquiry
-    alignment: AlignmentWatch
-    leases: Leases
-    files: FileReconciler
-    reconcile: ReconcileLoop
-    reassigner: ClaimReassigner
-    reporter: Reporter
-    kubelet: KubeletPlugin
-    nri: NriPlugin
-    leadership: Leadership
-    drain: Drain
-    readiness: Readiness
-    ready_file: ReadyFile | None
-    probes: ProbeServer
-
-
-def assemble(
-    settings: Settings, client: ApiClient, policy: PolicySource, reader: FactsReader, metrics: Metrics
-) -> Services:
-    """Build every service, on the event loop that they will run on.
-
-    Raises:
-        SettingsError: certificate, key or CA of the port cannot be used.
+    To be made on the event loop that they will run on.
     """
-    assembly = _Assembly(settings, client, policy, reader, metrics)
-    return Services(**{name: getattr(assembly, name) for name in Services.__struct_fields__})
-
-
-class _Assembly:
-    """Builds each service at its first use."""
 
     def __init__(
         self,
@@ -126,6 +88,10 @@ class _Assembly:
         reader: FactsReader,
         metrics: Metrics,
     ) -> None:
+        """
+        Raises:
+            SettingsError: certificate, key or CA of the port cannot be used.
+        """
         self.settings = settings
         self._client = client
         self._policy = policy
@@ -143,6 +109,9 @@ class _Assembly:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
+        for name, value in vars(type(self)).items():
+            if isinstance(value, cached_property):
+                getattr(self, name)
 
     # --- what is kept: records, gates, files of containers ---
 
@@ -150,7 +119,7 @@ class _Assembly:
     def store(self) -> ClaimStore:
         return ClaimStore(
             self.settings.state_dir / "claims",
-            on_foreign_change=self._note_foreign_change,
+            on_foreign_change=lambda: self._call_soon(self.leases.committed),  # it may have added some
             on_trouble=self._note_store_trouble,
             on_write=self._metrics.store.write_seconds.observe,
         )
@@ -387,7 +356,6 @@ class _Assembly:
         return ClaimReassigner(self._preparer.reassign)
 
     def _note_registration(self, registered: bool, _: str) -> None:
-        """The kubelet has started, or has lost the connection and is back."""
         if registered:
             self.reconcile.ask("the kubelet has registered the driver")
 
@@ -549,9 +517,43 @@ class _Assembly:
             self._recent_events,
             self._read_findings,
         )
-        is_live = self._reader.is_live
-        sources = PortSources(status, self._metrics, self.pod_links, lambda: self.nri.fault, is_live)
-        return build_port(sources, self._client, self._tls)
+        return ProbeServer(
+            self.settings.bind_address,
+            self._metrics,
+            PortContent(
+                self.readiness.read,
+                read_features=self._read_findings,
+                read_fault=lambda: self.nri.fault,
+                read_page=PageSource(status).read,
+                read_metrics=self._build_scraper().render,
+            ),
+            may_wait=lambda: bool(self.leadership.others),
+            access=self._build_access(),
+            tls=self._tls,
+        )
+
+    def _build_scraper(self) -> Scraper:
+        return Scraper(
+            self._metrics,
+            lambda: take_snapshot(
+                self.inventory.view,
+                self.store.get_all(),
+                self.pod_links,
+                self.health.get_states(),
+                self._verdicts.get_latest,
+            ),
+            CounterReader(self.settings.sysfs_root),
+            self.settings.device_metrics if self._reader.is_live else DeviceMetrics.OFF,  # not of a capture
+        )
+
+    def _build_access(self) -> Access:
+        has_tokens = self.settings.metrics_authentication is Authentication.KUBERNETES
+        return Access(
+            self.settings.node_page,
+            self.settings.metrics_authentication,
+            TokenReviews(self._client) if has_tokens else None,
+            self._client.is_own_token,
+        )
 
     def _read_findings(self) -> list[Finding]:
         """What was found out about the driver's surroundings while it runs."""
@@ -559,10 +561,6 @@ class _Assembly:
         return [*self._features.read(), *certificates]
 
     # --- calls to services that are built later than their callers ---
-
-    def _note_foreign_change(self) -> None:
-        """Another instance has changed records, and may have added leases."""
-        self._call_soon(self.leases.committed)
 
     def _note_store_trouble(self, reason: Reason, note: str) -> None:
         self._announcer.store_trouble(reason, note)

@@ -17,7 +17,7 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
 from dranet.driver.app import Shutdown
-from dranet.driver.assembly import Services, assemble
+from dranet.driver.assembly import Services
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.probes.server import PartState
 from dranet.errors import KernelError, SettingsError
@@ -50,7 +50,7 @@ async def test_a_first_scan_that_the_kernel_does_not_answer_does_not_end_the_sta
 
     monkeypatch.setattr(NodeScanner, "read", fail)
     own = settings(tmp_path)
-    parts = assemble(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
+    parts = Services(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
     parts.store.open()
     await app.Driver(parts)._prepare_state()
     parts.store.close()
@@ -100,7 +100,7 @@ async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_
     tmp_path: Path, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = replace(settings(tmp_path), pod_uid="old")
-    parts = assemble(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
+    parts = Services(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
     parts.leadership.join()
     parts.store.open()
     parts.leadership._on_company()
@@ -123,7 +123,7 @@ async def test_readiness_tells_of_a_newcomer_and_stays_ready_beside_it(
 ) -> None:
     def instance(uid: str) -> Services:
         own = replace(settings(tmp_path), pod_uid=uid)
-        return assemble(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
+        return Services(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
 
     old, new = instance("old"), instance("new")
     old.leadership.join()
@@ -150,7 +150,7 @@ async def test_an_instance_beside_another_registers_when_the_runtime_calls_its_h
     monkeypatch.setattr(app, "RUNTIME_SECONDS", 20.0 if has_runtime or not has_company else 0.1)
     own = replace(settings(tmp_path), pod_uid="new", nri_socket=tmp_path / "nri.sock")
     old, new = (
-        assemble(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path), Metrics())
+        Services(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path), Metrics())
         for its in (replace(own, pod_uid="old"), own)
     )
     was_ready: list[bool] = []
@@ -188,7 +188,7 @@ async def test_an_instance_that_waits_for_the_runtime_ends_when_it_is_told(
 ) -> None:
     own = replace(settings(tmp_path), pod_uid="new", nri_socket=tmp_path / "nri.sock")
     old, new = (
-        assemble(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path), Metrics())
+        Services(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path), Metrics())
         for its in (replace(own, pod_uid="old"), own)
     )
     old.leadership.join()
