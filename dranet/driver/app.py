@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from contextlib import suppress
 from sys import _current_frames as read_frames
 from types import CoroutineType, TracebackType
 from typing import Any, Self
@@ -40,6 +39,8 @@ from dranet.settings import Settings
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
+log = logging.getLogger(__name__)
+
 EXIT_FORCED = 3
 """Something was still at work when the time was over. (1 and 2: ``cli.main``.)"""
 END_SECONDS = 15.0
@@ -47,23 +48,27 @@ END_SECONDS = 15.0
 both together."""
 LAST_LOG_SECONDS = 1.0
 """For the last line of the log: the reader of our output may also hang."""
-_LOOK_SECONDS = 0.05
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-MAIN_TASK = "driver"
-"""Name of the task that starts and stops the parts."""
-log = logging.getLogger(__name__)
 CANCEL_AGAIN_SECONDS = 0.5
 LOOK_SECONDS = 0.02
 RUNTIME_SECONDS = 5.0
 """How long an instance that is not alone waits for the runtime before it registers with the kubelet."""
 WORKER_THREADS = 4
 """For blocking kernel and disk work, which one lock serialises for the most part."""
+MAIN_TASK = "driver"
+"""Name of the task that starts and stops the parts."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Shutdown:
     """Hears the signals from ``with`` on; its end waits for the threads that are at work.
 
     For the main thread of the process, before others are started: they inherit that signals are not theirs.
+    A thread of its own takes them, so they are heard, and the time runs, also while the event loop hangs. If
+    the end takes longer than :data:`END_SECONDS` after the drain, the log lists what is still at work, and
+    the process ends with :data:`EXIT_FORCED`. What it leaves is what a SIGKILL leaves.
+
+    The kubelet and the runtime may repeat SIGTERM: a second one is logged and changes nothing. A second
+    SIGINT comes from a person at the keyboard, and ends the process at once.
     """
 
     def __init__(self, drain_seconds: float) -> None:
@@ -87,7 +92,7 @@ class Shutdown:
     ) -> None:
         self.begin()
         while is_any_active():
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
         self._closed = True
         self._wake()
         self._thread.join()
@@ -122,7 +127,11 @@ class Shutdown:
     def _watch(self) -> None:
         signal.sigwait(_SIGNALS)
         deadline = time.monotonic() + self._seconds
-        self._ask()
+        with self._lock:
+            self._asked = True
+            if self._on_stop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                    self._on_stop()
         while not self._closed:
             again = signal.sigtimedwait(_SIGNALS, max(0.0, deadline - time.monotonic()))
             if again is None:
@@ -132,13 +141,6 @@ class Shutdown:
             elif not self._closed:
                 left = deadline - time.monotonic()
                 log.info("asked to stop again; the end takes %.0f s more at most: %s", left, self._describe())
-
-    def _ask(self) -> None:
-        with self._lock:
-            self._asked = True
-            if self._on_stop is not None:
-                with suppress(RuntimeError):  # the loop has ended by itself
-                    self._on_stop()
 
     def _force(self, why: str) -> None:
         logger = threading.Thread(target=self._log_force, args=(why,), daemon=True)
@@ -192,7 +194,8 @@ async def run_driver(settings: Settings, ending: Shutdown) -> None:
     asyncio.get_running_loop().set_default_executor(DriverExecutor(WORKER_THREADS))
     FileLock.pod_uid = settings.pod_uid
     use_node_proc(settings.procfs_root)
-    _name_this_task(MAIN_TASK)
+    if (task := asyncio.current_task()) is not None:
+        task.set_name(MAIN_TASK)
     try:
         # What the operator wrote is judged before anything outside is asked.
         policy, reader = PolicySource(settings), _open_reader(settings)
@@ -202,15 +205,12 @@ async def run_driver(settings: Settings, ending: Shutdown) -> None:
             ending.describe_with(driver.describe_work)
             await driver.run(stop)
     except ExceptionGroup as group:
-        raise _first(group) from group
+        first: Exception = group
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise first from group
     finally:
         ending.begin()
-
-
-def _name_this_task(name: str) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.set_name(name)
 
 
 def _open_reader(settings: Settings) -> FactsReader:
@@ -222,8 +222,6 @@ def _open_reader(settings: Settings) -> FactsReader:
 
 
 class Driver:
-    """Starts the parts of the driver in order, serves and stops them."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -253,23 +251,25 @@ class Driver:
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(self._services.probes.run(), name="probes"),
-                tasks.create_task(self._services.kubelet.watch(), name="kubelet"),
-                tasks.create_task(self._services.publish.run(), name="publish: scan"),
-                tasks.create_task(self._services.reporter.run(), name="report"),
-                tasks.create_task(self._services.reconcile.run(), name="reconcile"),
-                tasks.create_task(self._services.reassigner.run(), name="reassign"),
-                tasks.create_task(self._services.alignment.run(), name="alignment"),
-                tasks.create_task(self._services.protected_addresses.run(), name="protected addresses"),
-                tasks.create_task(self._services.node_devices.run(), name="slices of others"),
-                tasks.create_task(self._services.gpu_inquiry.run(), name="whose the GPUs are"),
-                tasks.create_task(self._services.health.run(), name="health"),
-                tasks.create_task(self._services.leadership.run(self._lead), name="hand-over"),
-            ]
+            work = {
+                "probes": self._services.probes.run(),
+                "kubelet": self._services.kubelet.watch(),
+                "publish: scan": self._services.publish.run(),
+                "report": self._services.reporter.run(),
+                "reconcile": self._services.reconcile.run(),
+                "reassign": self._services.reassigner.run(),
+                "alignment": self._services.alignment.run(),
+                "protected addresses": self._services.protected_addresses.run(),
+                "slices of others": self._services.node_devices.run(),
+                "whose the GPUs are": self._services.gpu_inquiry.run(),
+                "health": self._services.health.run(),
+                "hand-over": self._services.leadership.run(self._lead),
+            }
             if self._services.ready_file is not None:
-                background.append(tasks.create_task(self._services.ready_file.run(), name="ready file"))
-            _settle_memory()
+                work["ready file"] = self._services.ready_file.run()
+            background = [tasks.create_task(run, name=name) for name, run in work.items()]
+            gc.collect()
+            gc.freeze()  # what the start has made lives until the process ends
             log.info("started", extra={"context": {"version": __version__}})
             await stop.wait()
             await self._services.drain.run(self._services.settings.drain_seconds)
@@ -346,19 +346,6 @@ async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
-
-
-def _first(error: Exception) -> Exception:
-    """The error of one part, however many groups of tasks it came through."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _settle_memory() -> None:
-    """Exempt the objects of the start from garbage collection: they live until the process ends."""
-    gc.collect()
-    gc.freeze()
 
 
 def _api_client(settings: Settings, metrics: Metrics) -> ApiClient:
