@@ -18,8 +18,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,6 +39,7 @@ from dranet.telemetry import LeaseOutcome, Metrics, Outcome
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 LinksListener = Callable[[PreparedClaim, Sequence[AttachedLink]], Sequence[AttachedLink]]
@@ -147,101 +148,6 @@ class LeaseEnd(Struct, frozen=True):
     """The kernel gives the address so much time yet: it has not ended."""
 
 
-class LeaseRecords:
-    """Changes leases in the store, with the node's devices held still. Blocking."""
-
-    def __init__(
-        self,
-        store: ClaimStore,
-        attachments: Attachments,
-        client: LeaseClient,
-        work: WorkLocks,
-        released: Collection[str],
-    ) -> None:
-        """``released`` has the UIDs of claims whose leases are being released by this process."""
-        self._store = store
-        self._attachments = attachments
-        self._client = client
-        self._work = work
-        self._released = released
-
-    def keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
-        """Commit the lease into the record as it is now; whether the record still has the old one."""
-        with self._attachments.locked():
-            record = self._find(own)
-            if record is not None:
-                self._commit(record, own.position, renewed)
-            return record is not None
-
-    def end(self, own: HeldLease, *, is_refused: bool, is_over: bool) -> LeaseEnd | None:
-        """Take the address of an ended lease from the pod; ``None`` where the link or the lease has changed
-        meanwhile.
-
-        ``is_refused``: its server has withdrawn it. ``is_over``: by our clock; the kernel's own count
-        decides.
-        """
-        with self._attachments.locked():
-            record = self._find(own)
-            if record is None or record.sandbox_id != own.record.sandbox_id:
-                return None
-            links: Sequence[AttachedLink] | None = None
-            if record.netns_path:
-                seconds_left, links = self._take_from_pod(own, is_refused)
-                if seconds_left:
-                    return LeaseEnd(record, own.lease, None, seconds_left)
-            if not (is_refused or is_over):  # a tenant may have removed the address, and may get it again
-                return LeaseEnd(record, own.lease, links)
-            ended = replace(own.lease, lease_seconds=0)
-            return LeaseEnd(self._commit(record, own.position, ended), ended, links)
-
-    def look(self, own: HeldLease) -> LeaseEnd | None:
-        """The claim's links as they are in the pod; ``None`` where it is in none, or in another one by now.
-
-        Raises:
-            KernelError: the look failed.
-        """
-        with self._attachments.locked():
-            record = self._store.get(own.record.claim.uid)
-            if record is None or not record.netns_path or record.sandbox_id != own.record.sandbox_id:
-                return None
-            return LeaseEnd(record, own.lease, self._client.look(record.plans, record.netns_path))
-
-    def is_in_place(self, own: HeldLease) -> bool:
-        """The link has not gone into a pod, or out of it, since the server was asked."""
-        record = self._store.get(own.record.claim.uid)
-        return record is not None and record.sandbox_id == own.record.sandbox_id
-
-    def _take_from_pod(self, own: HeldLease, is_refused: bool) -> tuple[float, Sequence[AttachedLink] | None]:
-        record = own.record
-        try:
-            _check_namespace(record)
-            name = own.plan.pod_ifname
-            seconds_left = self._client.end(own.lease, record.netns_path, name, is_refused=is_refused)
-            return seconds_left, self._client.look(record.plans, record.netns_path)
-        except DranetError as error:
-            log.warning("%s: the address of an ended lease is not taken away: %s", record.pod, error)
-            return 0.0, None
-
-    def _find(self, own: HeldLease) -> PreparedClaim | None:
-        """The record as it is now, if it still has this lease."""
-        record = self._store.get(own.record.claim.uid)
-        if record is None or own.position >= len(record.devices):
-            return None
-        if record.claim.uid in self._released or self._work.is_held(Work.ENDING_LEASES, record.claim.uid):
-            return None
-        plan = record.devices[own.position].plan
-        return record if plan is not None and plan.lease == own.lease else None
-
-    def _commit(self, record: PreparedClaim, position: int, lease: DhcpLease) -> PreparedClaim:
-        device = record.devices[position]
-        assert device.plan is not None
-        changed = replace(device, plan=replace(device.plan, lease=lease))
-        devices = (*record.devices[:position], changed, *record.devices[position + 1 :])
-        committed = replace(record, devices=devices)
-        self._store.put_all([committed], durable=False)  # the server also knows it
-        return committed
-
-
 class LeaseRequest(NamedTuple):
     """A lease to be had before a claim can be planned."""
 
@@ -311,7 +217,6 @@ class Leases:
         self._released: set[str] = set()
         """UIDs of claims that are being unprepared: their leases are gone before their records are."""
         self._news = asyncio.Event()
-        self._records = LeaseRecords(store, attachments, self._client, self._work, self._released)
         self._on_links = on_links
         self._metrics.leases.set_function(lambda: len(self._watches))
 
@@ -335,8 +240,8 @@ class Leases:
     async def _acquire_one(self, request: LeaseRequest) -> DhcpLease:
         outcome = Outcome.FAILED
         try:
-            ask = functools.partial(self._client.acquire, request.ifname, request.mac)
-            lease = await self._on_link(request.ifname, ask)
+            name = request.ifname
+            lease = await self._on_link(name, self._client.acquire, name, request.mac)
             outcome = Outcome.SUCCESS
         finally:
             self._metrics.requests.labels(outcome).inc()
@@ -360,7 +265,7 @@ class Leases:
     async def _release_one(self, ifname: str, lease: DhcpLease) -> None:
         context = {"link": ifname, "address": lease.address, "server": lease.server}
         try:
-            await self._on_link(ifname, functools.partial(self._client.release, lease, ifname))
+            await self._on_link(ifname, self._client.release, lease, ifname)
         except DranetError as error:
             log.warning("a lease is not released, it ends by itself: %s", error, extra={"context": context})
         else:
@@ -425,9 +330,9 @@ class Leases:
         rebind = age >= own.lease.rebind_seconds
         try:
             renewed = await self._ask(own, rebind)
-            is_kept = await self._in_thread(functools.partial(self._records.keep, own, renewed))
+            is_kept = await self._in_thread(self._keep, own, renewed)
         except DranetError as error:
-            if self._records.is_in_place(own):  # else it is asked again at once, where the link is now
+            if self._is_in_place(own):  # else it is asked again at once, where the link is now
                 await self._note_failure(own, watch, error)
             return
         if not is_kept:  # unprepared meanwhile: the server has just heard that we stay
@@ -440,7 +345,7 @@ class Leases:
 
     async def _ask(self, own: HeldLease, rebind: bool) -> DhcpLease:
         if own.record.netns_path:
-            return await self._in_thread(functools.partial(self._ask_in_pod, own, rebind))
+            return await self._in_thread(self._ask_in_pod, own, rebind)
         return await self._ask_on_host(own)
 
     def _ask_in_pod(self, own: HeldLease, rebind: bool) -> DhcpLease:
@@ -450,16 +355,14 @@ class Leases:
 
     async def _ask_on_host(self, own: HeldLease) -> DhcpLease:
         """No pod has the link, so no one would answer for the address: ask as if for a new lease."""
-        ask = functools.partial(
-            self._client.acquire, own.host_ifname, own.lease.client_mac, leased_ip(own.lease)
-        )
-        lease = await self._on_link(own.host_ifname, ask)
-        if leased_ip(lease) != leased_ip(own.lease):
-            await self._release_one(own.host_ifname, lease)
+        name, address = own.host_ifname, leased_ip(own.lease)
+        lease = await self._on_link(name, self._client.acquire, name, own.lease.client_mac, address)
+        if leased_ip(lease) != address:
+            await self._release_one(name, lease)
             raise KernelError(
                 f"the DHCP lease of {own.lease.address} has ended: the server gives {lease.address} instead",
                 operation="renew DHCP lease",
-                link=own.host_ifname,
+                link=name,
                 reason=Reason.DHCP_LEASE_REFUSED,
             )
         return replace(lease, address=own.lease.address)
@@ -480,9 +383,8 @@ class Leases:
         now = self._clock.steady()
         is_refused = error.reason is Reason.DHCP_LEASE_REFUSED
         is_over = now - watch.began >= own.lease.lease_seconds
-        end = functools.partial(self._records.end, own, is_refused=is_refused, is_over=is_over)
         try:
-            ended = await self._in_thread(end)
+            ended = await self._in_thread(self._end_on_record, own, is_refused=is_refused, is_over=is_over)
         except DranetError as problem:
             context = {"pod": own.record.pod}
             log.warning("an ended lease is looked at again: %s", problem, extra={"context": context})
@@ -501,7 +403,7 @@ class Leases:
 
     async def _report_back(self, own: HeldLease) -> None:
         try:
-            found = await self._in_thread(functools.partial(self._records.look, own))
+            found = await self._in_thread(self._look, own)
         except DranetError as error:
             log.warning("the links of %s are not looked at: %s", own.record.pod, error)
             found = None
@@ -512,16 +414,89 @@ class Leases:
     async def _note_links(self, found: LeaseEnd) -> Sequence[AttachedLink] | None:
         if found.links is None:
             return None
-        return await self._in_thread(functools.partial(self._on_links, found.record, found.links))
+        return await self._in_thread(self._on_links, found.record, found.links)
+
+    # --- the records, in a worker thread, with the node's devices held still ---
+
+    def _keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
+        """Commit the lease into the record as it is now; whether the record still has the old one."""
+        with self._attachments.locked():
+            record = self._find(own)
+            if record is not None:
+                self._commit(record, own.position, renewed)
+            return record is not None
+
+    def _end_on_record(self, own: HeldLease, *, is_refused: bool, is_over: bool) -> LeaseEnd | None:
+        """Take the address of an ended lease from the pod; ``None`` where the link or the lease has changed.
+
+        ``is_refused``: its server has withdrawn it. ``is_over``: by our clock; the kernel's decides.
+        """
+        with self._attachments.locked():
+            record = self._find(own)
+            if record is None or record.sandbox_id != own.record.sandbox_id:
+                return None
+            links: Sequence[AttachedLink] | None = None
+            if record.netns_path:
+                seconds_left, links = self._take_from_pod(own, is_refused)
+                if seconds_left:
+                    return LeaseEnd(record, own.lease, None, seconds_left)
+            if not (is_refused or is_over):  # a tenant may have removed the address, and may get it again
+                return LeaseEnd(record, own.lease, links)
+            ended = replace(own.lease, lease_seconds=0)
+            return LeaseEnd(self._commit(record, own.position, ended), ended, links)
+
+    def _look(self, own: HeldLease) -> LeaseEnd | None:
+        """The claim's links as they are in the pod; ``None`` where it is in none, or in another by now."""
+        with self._attachments.locked():
+            record = self._store.get(own.record.claim.uid)
+            if record is None or not record.netns_path or record.sandbox_id != own.record.sandbox_id:
+                return None
+            return LeaseEnd(record, own.lease, self._client.look(record.plans, record.netns_path))
+
+    def _is_in_place(self, own: HeldLease) -> bool:
+        """The link has not gone into a pod, or out of it, since the server was asked."""
+        record = self._store.get(own.record.claim.uid)
+        return record is not None and record.sandbox_id == own.record.sandbox_id
+
+    def _take_from_pod(self, own: HeldLease, is_refused: bool) -> tuple[float, Sequence[AttachedLink] | None]:
+        record = own.record
+        try:
+            _check_namespace(record)
+            name = own.plan.pod_ifname
+            seconds_left = self._client.end(own.lease, record.netns_path, name, is_refused=is_refused)
+            return seconds_left, self._client.look(record.plans, record.netns_path)
+        except DranetError as error:
+            log.warning("%s: the address of an ended lease is not taken away: %s", record.pod, error)
+            return 0.0, None
+
+    def _find(self, own: HeldLease) -> PreparedClaim | None:
+        """The record as it is now, if it still has this lease."""
+        record = self._store.get(own.record.claim.uid)
+        if record is None or own.position >= len(record.devices):
+            return None
+        if record.claim.uid in self._released or self._work.is_held(Work.ENDING_LEASES, record.claim.uid):
+            return None
+        plan = record.devices[own.position].plan
+        return record if plan is not None and plan.lease == own.lease else None
+
+    def _commit(self, record: PreparedClaim, position: int, lease: DhcpLease) -> PreparedClaim:
+        device = record.devices[position]
+        assert device.plan is not None
+        changed = replace(device, plan=replace(device.plan, lease=lease))
+        devices = (*record.devices[:position], changed, *record.devices[position + 1 :])
+        committed = replace(record, devices=devices)
+        self._store.put_all([committed], durable=False)  # the server also knows it
+        return committed
 
     # --- threads ---
 
-    async def _on_link(self, ifname: str, call: Callable[[], T]) -> T:
+    async def _on_link(self, ifname: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         async with self._work.hold(Work.LINK, [ifname]):
-            return await self._in_thread(call)
+            return await self._in_thread(call, *args, **kwargs)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    async def _in_thread(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = functools.partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     @functools.cached_property
     def _threads(self) -> NotedThreadPool:

@@ -267,9 +267,9 @@ def test_a_renewal_that_ends_while_the_other_instance_releases_the_lease_is_not_
         assert await first.prepare(claim) == [""]
         (held,) = iter_leases(first.store.get_all())
         renewed = replace(held.lease, obtained_at=held.lease.obtained_at + 1)
-        assert second.leases._records.keep(held, renewed), "nobody releases it yet"
+        assert second.leases._keep(held, renewed), "nobody releases it yet"
         later = replace(renewed, obtained_at=held.lease.obtained_at + 2)
-        client.do = lambda: second.leases._records.keep(replace(held, lease=renewed), later)
+        client.do = lambda: second.leases._keep(replace(held, lease=renewed), later)
         assert await first.unprepare(claim) == ""
 
     in_node(node, walk)
