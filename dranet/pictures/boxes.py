@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -73,8 +74,7 @@ class Group(Struct, frozen=True):
     others: tuple[Box, ...] = ()
     groups: tuple[Group, ...] = ()
     bond: Distance | None = None
-    """Distance of every pair of a GPU and another device right here; ``None`` if pairs differ or no pair
-    exists."""
+    """Distance of every pair of a GPU and another device right here; ``None`` if they differ or none is."""
 
 
 class Panel(Struct, frozen=True):
@@ -94,14 +94,10 @@ class Picture(Struct, frozen=True):
     """Those between a GPU and another device, for the legend."""
 
 
-UNMARKED: Mapping[str, Mark] = {}
-
-
 def build_picture(
-    look: Look, shown: Sequence[Decision] | None = None, marks: Mapping[str, Mark] = UNMARKED
+    look: Look, shown: Sequence[Decision] | None = None, marks: Mapping[str, Mark] = MappingProxyType({})
 ) -> Picture:
-    """Return the picture of a node; by default of all its hardware, offered or not. ``marks`` are by
-    device."""
+    """The picture of a node; by default of all its hardware, offered or not. ``marks`` are by device."""
     shown = choose_hardware(look) if shown is None else shown
     artist = _Artist(look, shown, marks)
     host, counts = look.facts.host, summarize(shown, shows_all=True)
@@ -136,16 +132,14 @@ class _Artist:
         for node in topology_tree(self._devices()):
             groups = [self._group(b) for child in node.children for b in root_branches(child)]
             if node.devices:
-                groups.append(self._ungrouped(node.devices))
+                others = self._boxes([self._shown[name] for name in node.devices], bond=None)
+                groups.append(Group("", others=tuple(others)))
             yield Panel(
                 _PANEL_TITLES.get(node.label, node.label),
                 cpus.get(node.label, ""),
                 tuple(sorted(groups, key=_importance)),
                 is_numa_node=node.label not in _PANEL_TITLES,
             )
-
-    def _ungrouped(self, names: Sequence[str]) -> Group:
-        return Group("", others=tuple(self._boxes([self._shown[name] for name in names], bond=None)))
 
     def _group(self, branch: Branch) -> Group:
         is_switch = " / " in branch.label
@@ -159,7 +153,8 @@ class _Artist:
                 groups.append(self._group(child))
         gpus = [d for d in members if d.device.kind is DeviceKind.GPU]
         others = [d for d in members if d.device.kind is not DeviceKind.GPU]
-        bond = _bond(gpus, others)
+        pairs = {distance(gpu.device, other.device) for gpu in gpus for other in others}
+        bond = pairs.pop() if len(pairs) == 1 else None
         return Group(
             branch.label,
             gpus=tuple(self._boxes(gpus, bond)),
@@ -180,12 +175,9 @@ class _Artist:
                 boxes.append(self._many(key, plain))
             else:
                 boxes += [self._box(decision, bond) for decision in plain]
-        if len(boxes) <= MAX_BOXES:
-            return boxes
-        return [
-            *boxes[:MAX_BOXES],
-            Box(Tone.NOT_OFFERED, "…", "", ((f"and {len(boxes) - MAX_BOXES} more",),)),
-        ]
+        if len(boxes) > MAX_BOXES:
+            boxes[MAX_BOXES:] = [Box(Tone.NOT_OFFERED, "…", lines=((f"and {len(boxes) - MAX_BOXES} more",),))]
+        return boxes
 
     def _many(self, physical_function: str, same: Sequence[Decision]) -> Box:
         offered = sum(decision.published for decision in same)
@@ -236,21 +228,14 @@ def _tooltip(decision: Decision, summary: DeviceSummary, mark: Mark) -> str:
     return "\n".join(printable(line) for line in lines if line)
 
 
-def _bond(gpus: Iterable[Decision], others: Sequence[Decision]) -> Distance | None:
-    """Return the common distance of all pairs; ``None`` if they differ or there is no pair."""
-    found = {distance(gpu.device, other.device) for gpu in gpus for other in others}
-    return found.pop() if len(found) == 1 else None
-
-
 def _is_card(branch: Branch) -> bool:
-    """Whether these are functions behind one port without a switch: next to a switch's other cards they are
-    equal."""
+    """Functions behind one port without a switch: next to a switch's other cards they are equal."""
     return " / " not in branch.label and all(child.device for child in branch.children)
 
 
 def _importance(group: Group) -> int:
-    """Sort GPUs with their NICs first, then other offered devices, then the rest."""
-    boxes = [*_all_boxes(group)]
+    """GPUs with their NICs first, then other offered devices, then the rest."""
+    boxes = [*iter_boxes(group)]
     tones = {box.tone for box in boxes}
     if tones == {Tone.NOT_OFFERED}:
         return 3
@@ -259,8 +244,8 @@ def _importance(group: Group) -> int:
     return 2
 
 
-def _all_boxes(group: Group) -> Iterator[Box]:
+def iter_boxes(group: Group) -> Iterator[Box]:
     yield from group.gpus
     yield from group.others
     for inner in group.groups:
-        yield from _all_boxes(inner)
+        yield from iter_boxes(inner)

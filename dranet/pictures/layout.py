@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.model.facts import Distance
-from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone
+from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone, iter_boxes
 
 ELLIPSIS = "…"
 
@@ -49,7 +49,7 @@ _OTHER, _WIDE = 100, 110
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the most pixels that ``text`` takes at ``size`` pixels."""
+    """The most pixels that ``text`` takes at ``size`` pixels."""
     table = _BOLD if bold else _REGULAR
     return sum(_character_width(character, table) for character in text) * size / 100
 
@@ -76,12 +76,12 @@ def fit_text(text: str, size: float, room: float, *, bold: bool = False) -> str:
     return text
 
 
-def fit_words(words: Iterable[str], size: float, room: float, separator: str = " · ") -> str:
+def fit_words(words: Iterable[str], size: float, room: float) -> str:
     """Join as many words as fit; the first one is cut if necessary."""
     first, *others = [*filter(None, words)] or [""]
     text = fit_text(first, size, room)
     for word in others:
-        longer = f"{text}{separator}{word}"
+        longer = f"{text} · {word}"
         if text != first or text_width(longer, size) > room:
             break
         text = longer
@@ -151,7 +151,7 @@ class Drawing(Struct, frozen=True):
 
 
 class Block(Struct):
-    """Shapes around their own origin, to be moved to their place."""
+    """Shapes around an origin of their own."""
 
     width: float
     height: float
@@ -236,32 +236,24 @@ _ROW_HEIGHT, _LINE_HEIGHT = 20, 15
 
 
 def build_legend(picture: Picture, width: float) -> Block:
-    """Build the legend of colours and words that occur in the picture, in as many rows as needed."""
-    boxes = _boxes_of(picture.panels)
-    found_tones, marks = {box.tone for box in boxes}, [box.mark for box in boxes]
-    swatches = [_swatch(f"box {tone}", _TONE_WORDS[tone], width) for tone in Tone if tone in found_tones]
-    swatches += [_swatch("box group taken", "a pod has it", width)] if any(mark.pod for mark in marks) else []
-    swatches += (
-        [_swatch("box group faulty", "does not work", width)] if any(mark.fault for mark in marks) else []
-    )
-    tones = flow(swatches, width, gap=GAP)
+    """The legend of colours and words that occur in the picture, in as many rows as needed."""
+    boxes = [box for panel in picture.panels for group in panel.groups for box in iter_boxes(group)]
+    found_tones = {box.tone for box in boxes}
+    swatches = [(f"box {tone}", words) for tone, words in _TONE_WORDS.items() if tone in found_tones]
+    if any(box.mark.pod for box in boxes):
+        swatches.append(("box group taken", "a pod has it"))
+    if any(box.mark.fault for box in boxes):
+        swatches.append(("box group faulty", "does not work"))
+    entries = (_entry(Rect(0, 3, 22, 14, style, 4), 30, text, width) for style, text in swatches)
+    tones = flow(entries, width, gap=GAP)
     numa = [panel for panel in picture.panels if panel.is_numa_node]
     found = {*picture.distances, *([Distance.SYS] if len(numa) > 1 else [])}
-    words = flow([_word_entry(far, width) for far in sorted(found)], width, gap=GAP)
+    pills = ((pill(20, 10, far, bold=far <= Distance.PXB), far.meaning) for far in sorted(found))
+    words = flow((_entry(sign, 48, f"through {text}", width) for sign, text in pills), width, gap=GAP)
     legend = Block(width, tones.height + GAP + words.height)
     legend.put(tones, 0, 0)
     legend.put(words, 0, tones.height + GAP)
     return legend
-
-
-def _boxes_of(panels: Iterable[Panel]) -> list[Box]:
-    found: list[Box] = []
-    groups = [group for panel in panels for group in panel.groups]
-    while groups:
-        group = groups.pop()
-        found += (*group.gpus, *group.others)
-        groups += group.groups
-    return found
 
 
 _TONE_WORDS = {
@@ -272,14 +264,6 @@ _TONE_WORDS = {
 }
 
 
-def _swatch(style: str, text: str, width: float) -> Block:
-    return _entry(Rect(0, 3, 22, 14, style, 4), 30, text, width)
-
-
-def _word_entry(far: Distance, width: float) -> Block:
-    return _entry(pill(20, 10, far, bold=far <= Distance.PXB), 48, f"through {far.meaning}", width)
-
-
 def _entry(sign: Shape, indent: float, text: str, width: float) -> Block:
     """A sign and its meaning, on several lines if the picture is narrow."""
     room = min(text_width(text, 12), width - indent - 4) + 1
@@ -288,7 +272,7 @@ def _entry(sign: Shape, indent: float, text: str, width: float) -> Block:
     return Block(indent + 3 + room, _ROW_HEIGHT + _LINE_HEIGHT * (len(lines) - 1), [sign, *texts])
 
 
-LABEL_HEIGHT = 22
+GROUP_HEAD = 26
 PANEL_HEAD = 40
 TITLE_HEIGHT = 62
 SUBTITLE_ROOM = 0.95
@@ -301,7 +285,7 @@ SUBTITLE_LINE = 19
 def lay_out(picture: Picture, m: Measures = DESK) -> Drawing:
     """Place everything; an empty picture states that it is empty."""
     blocks = _panels(m, picture.panels) or [_empty_panel(m)]
-    columns = _column_count(m, len(blocks))
+    columns = min({1: 1, 2: 2, 3: 3, 4: 2}.get(len(blocks), 4), m.most_columns)
     body = Block(0, 0)
     width = 2 * m.margin + min(columns, len(blocks)) * (blocks[0].width + m.panel_gap) - m.panel_gap
     title = list(_title(m, picture, width - 2 * m.margin))
@@ -311,10 +295,6 @@ def lay_out(picture: Picture, m: Measures = DESK) -> Drawing:
     legend = build_legend(picture, width - 2 * m.margin)
     body.put(legend, m.margin, y)
     return Drawing(width, y + legend.height + m.margin, picture.title, (*title, *body.shapes))
-
-
-def _column_count(m: Measures, panels: int) -> int:
-    return min({1: 1, 2: 2, 3: 3, 4: 2}.get(panels, 4), m.most_columns)
 
 
 def _place_row(m: Measures, body: Block, blocks: Sequence[Block], y: float, panels: Sequence[Panel]) -> float:
@@ -327,7 +307,9 @@ def _place_row(m: Measures, body: Block, blocks: Sequence[Block], y: float, pane
         is_numa_node = panels[position].is_numa_node if panels else False
         body.put(Block(0, 0, [replace(frame, height=height) if is_numa_node else frame, *rest]), x, y)
         if position and is_numa_node and panels[position - 1].is_numa_node:
-            body.shapes += _tie(x - m.panel_gap, x, y + PANEL_HEAD / 2, Distance.SYS, bold=False)
+            start, middle = x - m.panel_gap, y + PANEL_HEAD / 2
+            body.shapes.append(Line(start, middle, x, middle, "bus far"))
+            body.shapes.append(pill((start + x) / 2, middle, Distance.SYS, bold=False))
     return height + m.panel_gap / 2
 
 
@@ -353,14 +335,20 @@ def _panels(m: Measures, panels: Sequence[Panel]) -> list[Block]:
 
 def _panel(m: Measures, panel: Panel, groups: Iterable[Block], inner: float) -> Block:
     content = flow(groups, inner, gap=m.bus_width - 2 * m.padding)
-    width, height = inner + 2 * m.padding, PANEL_HEAD + content.height + m.padding
     room = inner - text_width(panel.title, 15, bold=True) - GAP
     texts = (
         Text(m.padding, 26, panel.title, 15, "title", inner, bold=True),
         Text(m.padding + inner, 26, fit_text(panel.subtitle, 12, room), 12, "muted", room, "end"),
     )
-    block = Block(width, height, [Rect(0, 0, width, height, "panel", 14, texts)])
-    block.put(content, m.padding, PANEL_HEAD)
+    return _frame(m, content, PANEL_HEAD, "panel", 14, texts)
+
+
+def _frame(
+    m: Measures, content: Block, head: float, style: str, radius: float, texts: tuple[Text, ...]
+) -> Block:
+    width, height = content.width + 2 * m.padding, head + content.height + m.padding
+    block = Block(width, height, [Rect(0, 0, width, height, style, radius, texts)])
+    block.put(content, m.padding, head)
     return block
 
 
@@ -368,12 +356,8 @@ def _group(m: Measures, group: Group) -> Block:
     inside = _inside(m, group)
     if not group.label:
         return inside
-    width, height = inside.width + 2 * m.padding, inside.height + LABEL_HEIGHT + 4 + m.padding
-    room = width - 2 * m.padding
-    label = Text(m.padding, 18, fit_text(group.label, 11, room), 11, "muted", room)
-    block = Block(width, height, [Rect(0, 0, width, height, "group", 12, (label,))])
-    block.put(inside, m.padding, LABEL_HEIGHT + 4)
-    return block
+    label = Text(m.padding, 18, fit_text(group.label, 11, inside.width), 11, "muted", inside.width)
+    return _frame(m, inside, GROUP_HEAD, "group", 12, (label,))
 
 
 def _inside(m: Measures, group: Group) -> Block:
@@ -415,15 +399,12 @@ def _bonded(m: Measures, gpus: Sequence[Box], others: Sequence[Box], bond: Dista
             y = top + row * (m.box_height + GAP)
             middles.append(y + m.box_height / 2)
             block.shapes.append(_box(m, box, x, y))
-            block.shapes.append(Line(bus, middles[-1], edge, middles[-1], _wire(box, style)))
+            wire = "bus held" if box.tone is Tone.NOT_OFFERED else style
+            block.shapes.append(Line(bus, middles[-1], edge, middles[-1], wire))
     if rows > 1:
         block.shapes.append(Line(bus, min(middles), bus, max(middles), style))
     block.shapes.append(pill(bus, block.height / 2, bond, bold=bond <= Distance.PXB))
     return block
-
-
-def _wire(box: Box, style: str) -> str:
-    return "bus held" if box.tone is Tone.NOT_OFFERED else style
 
 
 def _box(m: Measures, box: Box, x: float, y: float) -> Rect:
@@ -441,13 +422,5 @@ def _box(m: Measures, box: Box, x: float, y: float) -> Rect:
         style = "small" if number == 0 else "small faint"
         if text:
             texts.append(Text(x + m.inset, y + 39 + 16 * number, text, 11, style, room))
-    return Rect(x, y, m.box_width, m.box_height, _style(box), 9, tuple(texts), box.tooltip)
-
-
-def _style(box: Box) -> str:
-    taken, faulty = "taken" if box.mark.pod else "", "faulty" if box.mark.fault else ""
-    return " ".join(filter(None, ("box", box.tone, taken, faulty)))
-
-
-def _tie(x1: float, x2: float, y: float, far: Distance, *, bold: bool) -> list[Shape]:
-    return [Line(x1, y, x2, y, "bus far"), pill((x1 + x2) / 2, y, far, bold=bold)]
+    style = f"box {box.tone}{' taken' if box.mark.pod else ''}{' faulty' if box.mark.fault else ''}"
+    return Rect(x, y, m.box_width, m.box_height, style, 9, tuple(texts), box.tooltip)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import Nearest, TopologyNode, short_names
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
+from dranet.model.facts import NodeFacts, PciFunction, RdmaDevice, RdmaPort
 
 
 class Look(Struct, frozen=True):
@@ -25,34 +25,36 @@ class Look(Struct, frozen=True):
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """In the order in which users look for a device: by PCI address or name, GPUs last."""
-        return tuple(sorted(self.inventory, key=lambda decision: _place(decision.device)))
+
+        def place(decision: Decision) -> tuple[bool, bool, str, str]:
+            device = decision.device
+            is_gpu = device.kind is DeviceKind.GPU
+            return is_gpu, not device.pci_address, device.pci_address, device.name
+
+        return tuple(sorted(self.inventory, key=place))
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All of them, offered or not."""
         return tuple(decision.device for decision in self.decisions)
-
-
-def _place(device: Device) -> tuple[bool, bool, str, str]:
-    return (device.kind is DeviceKind.GPU, not device.pci_address, device.pci_address, device.name)
 
 
 def summarize(decisions: Iterable[Decision], shows_all: bool) -> str:
     """``8 NICs, 8 GPUs offered; 3 not offered (--all shows why)``."""
     everything = tuple(decisions)
     offered = [decision.device.kind for decision in everything if decision.published]
-    counts = [_count(offered.count(kind), word) for kind, word in _KIND_WORDS.items() if kind in offered]
-    not_offered = len(everything) - len(offered)
+    counts = [count_of(offered.count(kind), word) for kind, word in _KIND_WORDS.items() if kind in offered]
     text = f"{', '.join(counts) or 'nothing'} offered"
-    if not not_offered:
+    if len(offered) == len(everything):
         return text
-    return f"{text}; {not_offered} not offered" + ("" if shows_all else " (--all shows why)")
+    not_offered = f"{text}; {len(everything) - len(offered)} not offered"
+    return not_offered if shows_all else f"{not_offered} (--all shows why)"
 
 
 _KIND_WORDS = {DeviceKind.NIC: "NIC", DeviceKind.RDMA: "RDMA-only device", DeviceKind.GPU: "GPU"}
 
 
-def _count(number: int, word: str) -> str:
+def count_of(number: int, word: str) -> str:
+    """``2 NICs``."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -65,30 +67,30 @@ class Branch(Struct, frozen=True):
 
 
 def choose_hardware(look: Look) -> tuple[Decision, ...]:
-    """Return devices with a place in the hardware, and software links only if they are offered."""
+    """Devices with a place in the hardware, and software links only if they are offered."""
     reader = DeviceSummarizer(look.facts)
     return tuple(d for d in look.decisions if d.published or not reader.read(d.device).is_software)
 
 
 def name_hardware(look: Look) -> Mapping[str, str]:
-    """Return the short names, the same in the tree, the matrix and the picture."""
+    """Short names, the same in the tree, the matrix and the picture."""
     reader = DeviceSummarizer(look.facts)
     return short_names(device for device in look.devices if not reader.read(device).is_software)
 
 
 def cpus_of(facts: NodeFacts) -> Mapping[int, str]:
-    """Return the CPUs by NUMA node, as ``0-55,112-167``."""
+    """By NUMA node, as ``0-55,112-167``."""
     return {node.node: node.cpus for node in facts.numa_nodes}
 
 
 def root_branches(root: TopologyNode) -> tuple[Branch, ...]:
-    """Return a root complex with its descendants; addresses are without the domain that it names."""
+    """A root complex with its descendants; addresses are without the domain that it names."""
     domain = root.label.removeprefix("pci").partition(":")[0]
     return _bridge_branches(root, domain, below_switch=False)
 
 
 def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> tuple[Branch, ...]:
-    """Join bridges in a row into one line, and omit ports of a switch on the way to a single function: only
+    """Bridges in a row are one line, and ports of a switch on the way to a single function are left out: only
     branches matter for the distance."""
     labels, end = [node.label], node
     while len(end.children) == 1 and not end.devices:
@@ -104,7 +106,7 @@ def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> 
 
 
 def leaves(node: TopologyNode) -> tuple[Branch, ...]:
-    """Return the devices right here."""
+    """The devices right here."""
     return tuple(Branch("", device=name) for name in node.devices)
 
 
@@ -132,7 +134,7 @@ class DeviceSummary(Struct, frozen=True):
     sriov: str = ""
     """``PF 4/16``: four of sixteen virtual functions exist; ``VF 2 of 3b:00.0``."""
     is_software: bool = False
-    """Whether it is a link without hardware."""
+    """A link without hardware."""
 
     @property
     def speed_or_state(self) -> str:
@@ -147,10 +149,10 @@ class DeviceSummarizer:
     """The facts of one view, indexed."""
 
     def __init__(self, facts: NodeFacts) -> None:
-        self._links: Mapping[str, Link] = {link.ifname: link for link in facts.links}
-        self._functions: Mapping[str, PciFunction] = {f.address: f for f in facts.pci_functions}
-        self._rdma: Mapping[str, RdmaDevice] = {rdma.name: rdma for rdma in facts.rdma_devices}
-        self._gpus: Mapping[str, Gpu] = {gpu.pci_address: gpu for gpu in facts.gpus}
+        self._links = {link.ifname: link for link in facts.links}
+        self._functions = {function.address: function for function in facts.pci_functions}
+        self._rdma = {rdma.name: rdma for rdma in facts.rdma_devices}
+        self._gpus = {gpu.pci_address: gpu for gpu in facts.gpus}
 
     def read(self, device: Device) -> DeviceSummary:
         link = self._links.get(device.ifname)
@@ -158,7 +160,7 @@ class DeviceSummarizer:
         gpu = self._gpus.get(device.pci_address)
         port = _main_port(self._rdma.get(device.rdma_device), device.ifname)
         return DeviceSummary(
-            addresses=_addresses(link) if link else (),
+            addresses=tuple(a.cidr for a in link.addresses if a.scope < _LINK_LOCAL_SCOPE) if link else (),
             state=link.operstate if link else (port.state.lower() if port else ""),
             speed=speed_text(link.speed_mbps) if link else "",
             rate=rate_text(port.rate) if port else "",
@@ -174,15 +176,10 @@ def _main_port(rdma: RdmaDevice | None, ifname: str) -> RdmaPort | None:
     return next(own, next(iter(ports), None))
 
 
-def _addresses(link: Link) -> tuple[str, ...]:
-    return tuple(address.cidr for address in link.addresses if address.scope < _LINK_LOCAL_SCOPE)
-
-
 def _sriov(function: PciFunction) -> str:
     if function.physical_function:
         index = function.virtual_function_index
-        number = "" if index is None else f" {index}"
-        return f"VF{number} of {short_address(function.physical_function)}"
+        return f"VF{'' if index is None else f' {index}'} of {short_address(function.physical_function)}"
     if function.sriov_total_vfs:
         return f"PF {function.sriov_num_vfs}/{function.sriov_total_vfs}"
     return ""
@@ -198,9 +195,7 @@ def speed_text(mbps: int | None) -> str:
 def rate_text(rate: str) -> str:
     """``400 Gb/sec (4X NDR)`` -> ``400 Gb/s NDR``."""
     match = _RATE.fullmatch(rate)
-    if match is None:
-        return rate
-    return f"{match[1]} Gb/s {match[2] or ''}".rstrip()
+    return f"{match[1]} Gb/s {match[2] or ''}".rstrip() if match else rate
 
 
 def model_text(function: PciFunction) -> str:
@@ -231,9 +226,7 @@ def nearest_text(found: Nearest | None) -> str:
     """``PIX gpu-0000-1b-00-0 +1``: the distance, the first device at it, and the number of others."""
     if found is None:
         return ""
-    first, *others = found.devices
-    more = f" +{len(others)}" if others else ""
-    return f"{found.distance.name} {first.name}{more}"
+    return f"{found.distance.name} {first_of(gpu.name for gpu in found.devices)}"
 
 
 def nearest_words(found: Nearest | None, names: Mapping[str, str]) -> str:

@@ -72,13 +72,12 @@ def draw_svg(look: Look) -> str:
 
 
 def render_svg(drawing: Drawing) -> str:
-    """Return the document, a shape on each line, with a final newline."""
+    """The document, a shape on each line, with a final newline."""
     return "\n".join(_lines(drawing, f"<style>{_style(_LIGHT, _DARK)}</style>")) + "\n"
 
 
 def render_inline(drawing: Drawing, name: str) -> str:
-    """Return the same for an HTML page with :data:`INLINE_STYLE` in its style sheet; ``name`` is its
-    class."""
+    """The same for an HTML page with :data:`INLINE_STYLE` in its style sheet; ``name`` is its class."""
     return "\n".join(_lines(drawing, name=name))
 
 
@@ -88,7 +87,7 @@ def _style(light: str, dark: str) -> str:
 
 
 def _scoped(rules: str) -> str:
-    """Limit the rules to pictures."""
+    """The rules for pictures alone."""
     return re.sub(r"(^|,)(?=\.)", r"\1svg ", rules, flags=re.MULTILINE)
 
 
@@ -112,25 +111,22 @@ def _lines(drawing: Drawing, style: str = "", name: str = "") -> Iterator[str]:
 
 
 def _shape(shape: Shape) -> Iterator[str]:
-    if isinstance(shape, Text):
-        yield _text(shape)
-    elif isinstance(shape, Line):
-        ends = zip(("x1", "y1", "x2", "y2"), (shape.x1, shape.y1, shape.x2, shape.y2), strict=True)
-        yield f'<line class="{shape.style}" {" ".join(f"{k}={_quoted(v)}" for k, v in ends)}/>'
-    else:
-        yield from _group(shape)
-
-
-def _group(rect: Rect) -> Iterator[str]:
-    yield "<g>"
-    if rect.tooltip:
-        yield f"<title>{escape(rect.tooltip)}</title>"
-    yield (
-        f'<rect class="{rect.style}" x={_quoted(rect.x)} y={_quoted(rect.y)} '
-        f"width={_quoted(rect.width)} height={_quoted(rect.height)} rx={_quoted(rect.radius)}/>"
-    )
-    yield from map(partial(_text, held="held" in rect.style.split()), rect.texts)
-    yield "</g>"
+    match shape:
+        case Text():
+            yield _text(shape)
+        case Line():
+            ends = " ".join(f"{end}={_quoted(getattr(shape, end))}" for end in ("x1", "y1", "x2", "y2"))
+            yield f'<line class="{shape.style}" {ends}/>'
+        case Rect():
+            yield "<g>"
+            if shape.tooltip:
+                yield f"<title>{escape(shape.tooltip)}</title>"
+            yield (
+                f'<rect class="{shape.style}" x={_quoted(shape.x)} y={_quoted(shape.y)} '
+                f"width={_quoted(shape.width)} height={_quoted(shape.height)} rx={_quoted(shape.radius)}/>"
+            )
+            yield from map(partial(_text, held="held" in shape.style.split()), shape.texts)
+            yield "</g>"
 
 
 def _text(text: Text, held: bool = False) -> str:
@@ -160,7 +156,7 @@ FONT_FAMILY = "Arimo"
 
 
 def render_png(svg: str) -> bytes:
-    """Render the picture in light colours, two pixels for each of the SVG.
+    """In light colours, two pixels for each of the SVG.
 
     Raises:
         SettingsError: the optional packages are not installed.
