@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def count_of(number: int, word: str) -> str:
+    """``1 NIC``, ``2 NICs``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 GAP = "  "
 PROSE = 100
 """The most columns that sentences take, on a screen however wide, in a pipe and in a file."""

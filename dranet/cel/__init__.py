@@ -16,11 +16,4 @@ from dranet.cel.device import DeviceExpression, Version
 from dranet.cel.expression import MAX_EXPRESSION_LENGTH, ValueExpression
 from dranet.cel.values import CelError, NotJudged
 
-__all__ = [
-    "MAX_EXPRESSION_LENGTH",
-    "CelError",
-    "DeviceExpression",
-    "NotJudged",
-    "ValueExpression",
-    "Version",
-]
+__all__ = ["MAX_EXPRESSION_LENGTH", "CelError", "DeviceExpression", "NotJudged", "ValueExpression", "Version"]

@@ -1,8 +1,7 @@
-"""Refuse expressions that the engine accepts and a cluster does not.
+"""Refuse compiled expressions that the engine accepts and a cluster does not: literals that Kubernetes judges
+when it compiles, and what is too large or too much work.
 
-Two groups of checks on the tree of a compiled expression: literals that Kubernetes judges when it compiles,
-the engine only when it evaluates them; and an upper bound on the size of values and the amount of work. The
-engine stops after 10,000 iterations, but not at ``cel.bind(a, x + x, cel.bind(b, a + a, ...))``, which
+The engine stops after 10,000 iterations, but not at ``cel.bind(a, x + x, cel.bind(b, a + a, ...))``, which
 doubles a text with every line, nor at ``lists.range(1000000000)``. Kubernetes refuses both as too costly.
 """
 
@@ -72,12 +71,9 @@ def find_mixed_literal(node: Node) -> Literal | None:
 
 
 def check_handed_over(tree: Node) -> None:
-    """Refuse what could hand our functions a list with an optional or a type in it.
+    """Raises NotJudged for what could hand our functions a list with an optional or a type in it.
 
     The engine cannot convert these for Python, does not notice, and ends the process.
-
-    Raises:
-        NotJudged: it could.
     """
     nodes = list(iter_nodes(tree))
     if not any(isinstance(node, Call) and node.function in _OF_LISTS for node in nodes):
@@ -89,14 +85,11 @@ def check_handed_over(tree: Node) -> None:
 
 
 def check_differences(tree: Node) -> None:
-    """Refuse that in which Kubernetes and the engine differ.
+    """Raises NotJudged for that in which Kubernetes and the engine differ.
 
     A quantity that is written as a fraction (``1.5Gi``, ``1000m``) is never an integer there; a sum of
     quantities on the right of ``==`` is an error; ``getMilliseconds`` returns a whole duration in
     milliseconds; every domain is a field of ``device.attributes``.
-
-    Raises:
-        NotJudged: the expression has something of it.
     """
     nodes = list(iter_nodes(tree))
     asks_for_integer = any(isinstance(node, Call) and node.function in _INTEGERS for node in nodes)
@@ -116,10 +109,8 @@ def _cannot_be_converted(node: Node) -> bool:
     match node:
         case Name(name):
             return name in _TYPES
-        case Call("dyn", (inner,)):
-            return _cannot_be_converted(inner)
-        case Call("_?_:_", (_, one, other)):
-            return _cannot_be_converted(one) or _cannot_be_converted(other)
+        case Call("dyn", inner) | Call("_?_:_", (_, *inner)):
+            return any(map(_cannot_be_converted, inner))
         case Call(function):
             return function in _OPTIONALS
         case Loop() if node.is_binding:
@@ -194,11 +185,7 @@ _LOOK_UPS = frozenset({"_[_]", "_[?_]", "_?._"})
 
 
 def check_bounds(tree: Node) -> None:
-    """Refuse what may take too much memory or time.
-
-    Raises:
-        NotJudged: it may.
-    """
+    """Raises NotJudged for what may take too much memory or time."""
     _measure(tree, MappingProxyType({}))
 
 
@@ -307,9 +294,7 @@ def passes_table_on(tree: Node) -> bool:
                 passed_on = (node.result,)
             case _:
                 passed_on = children(node)
-        if any(
-            isinstance(one, Name) and one.name in ("device.attributes", "device.capacity")
-            for one in passed_on
-        ):
+        names = [one.name for one in passed_on if isinstance(one, Name)]
+        if "device.attributes" in names or "device.capacity" in names:
             return True
     return False

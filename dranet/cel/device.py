@@ -65,28 +65,14 @@ _PLAIN_TEXT = re.compile(r"""(["'])([^"'\\\n]*)\1""")
 
 
 class DeviceExpression:
-    """A compiled expression about one device. Make it with :meth:`compile`; it can be used for any number."""
+    """An expression about the devices that ``driver`` publishes. Raises as :class:`Expression`."""
 
     __slots__ = ("_compiled", "_driver", "_names")
 
-    def __init__(self, compiled: Expression, driver: str) -> None:
-        self._compiled = compiled
+    def __init__(self, expression: str, driver: str) -> None:
+        self._compiled = Expression(expression, OPERATOR)
         self._driver = driver
-        self._names = _older_names(significant_tokens(compiled.expression))
-
-    @property
-    def expression(self) -> str:
-        """As it was given."""
-        return self._compiled.expression
-
-    @classmethod
-    def compile(cls, expression: str, driver: str) -> DeviceExpression:
-        """Check and compile, for devices that ``driver`` publishes.
-
-        Raises:
-            CelError: as :meth:`DeviceSelector.compile <dranet.desk.cel.selector.DeviceSelector.compile>`.
-        """
-        return cls(Expression.compile(expression, OPERATOR), driver)
+        self._names = _older_names(significant_tokens(expression))
 
     def matches(self, attributes: Mapping[str, AttributeScalar | Sequence[AttributeScalar]]) -> bool:
         """Whether it is true of a device with these attributes, by qualified name.

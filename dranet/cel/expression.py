@@ -47,24 +47,16 @@ VALUE = Dialect(
 
 
 class Expression:
-    """A compiled expression whose result is a bool. Make it with :meth:`compile`."""
+    """An expression whose result is a bool, compiled once for any number of evaluations.
+
+    Raises:
+        CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, a result that
+            cannot be a bool; MissingFeature where there is no engine.
+    """
 
     __slots__ = ("_dialect", "_passes_tables_on", "_program", "expression")
 
-    def __init__(self, expression: str, program: Program, dialect: Dialect, passes_tables_on: bool) -> None:
-        self.expression = expression
-        self._program = program
-        self._dialect = dialect
-        self._passes_tables_on = passes_tables_on
-
-    @classmethod
-    def compile(cls, expression: str, dialect: Dialect = SELECTOR) -> Expression:
-        """Check and compile.
-
-        Raises:
-            CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, or a
-                result that cannot be a bool.
-        """
+    def __init__(self, expression: str, dialect: Dialect = SELECTOR) -> None:
         noun = dialect.noun
         if len(expression) > MAX_EXPRESSION_LENGTH:
             raise CelError(f"{noun} has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} count")
@@ -80,8 +72,10 @@ class Expression:
             tail = _cite(expression, dialect)
             raise CelError(f"{noun} must be a bool, not {result_type.lower()}{tail}")
         tree = _check_tree(expression, as_written, dialect)
-        program = _compile(with_default_domains(expression), dialect)
-        return cls(expression, program, dialect, passes_table_on(tree))
+        self.expression = expression
+        self._dialect = dialect
+        self._program = _compile(with_default_domains(expression), dialect)
+        self._passes_tables_on = passes_table_on(tree)
 
     def tree(self) -> Node:
         """The expression as it was written, macros expanded."""
@@ -238,34 +232,15 @@ def _places(error: str) -> str:
 
 
 class ValueExpression:
-    """A compiled demand. Make it with :meth:`compile`; it can be used for any number of values."""
+    """A demand on values. Raises as :class:`Expression`."""
 
     __slots__ = ("_compiled",)
 
-    def __init__(self, compiled: Expression) -> None:
-        self._compiled = compiled
-
-    @property
-    def expression(self) -> str:
-        """As it was given."""
-        return self._compiled.expression
-
-    @classmethod
-    def compile(cls, expression: str) -> ValueExpression:
-        """Check and compile.
-
-        Raises:
-            CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, a result
-                that cannot be a bool; MissingFeature where there is no engine.
-        """
-        return cls(Expression.compile(expression, VALUE))
+    def __init__(self, expression: str) -> None:
+        self._compiled = Expression(expression, VALUE)
 
     def holds(self, value: object, namespace: str) -> bool:
-        """Whether it is true of a JSON value, lists and objects included.
-
-        Raises:
-            CelError: a key that the value lacks, a wrong type, a result that is not a bool.
-        """
+        """Whether it is true of a JSON value, lists and objects included. Raises as an evaluation."""
         return self._compiled.holds({"claim.namespace": namespace, "value": value})
 
 

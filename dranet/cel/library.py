@@ -26,7 +26,7 @@ from ipaddress import (
 )
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from dranet.cel.values import (
     CIDR,
@@ -140,10 +140,6 @@ def _nanos(value: Any) -> int:
     return value * NANO if isinstance(value, int) else int(text_of(value, QUANTITY))
 
 
-def _from_nanos(nanos: int) -> Any:
-    return new_opaque(QUANTITY, str(nanos))
-
-
 def _as_integer(nanos: int) -> int:
     if nanos // NANO not in _SURE:
         raise NotJudged("cannot be judged here: whether so large a quantity is an integer")
@@ -152,10 +148,14 @@ def _as_integer(nanos: int) -> int:
     return nanos // NANO
 
 
+def _semver(value: Any) -> Semver:
+    return Semver.parse(text_of(value, SEMVER))
+
+
 def _compare(a: Any, b: Any) -> int:
     """Two quantities, or two versions."""
     if a.DESCRIPTOR.full_name == SEMVER:
-        x, y = Semver.parse(text_of(a, SEMVER)).sort_key, Semver.parse(text_of(b, SEMVER)).sort_key
+        x, y = _semver(a).sort_key, _semver(b).sort_key
         return (x > y) - (x < y)
     return (_nanos(a) > _nanos(b)) - (_nanos(a) < _nanos(b))
 
@@ -166,8 +166,8 @@ QUANTITIES = (
     Function("isGreaterThan", lambda a, b: _compare(a, b) > 0, [(pair, "bool") for pair in _TWO]),
     Function("isLessThan", lambda a, b: _compare(a, b) < 0, [(pair, "bool") for pair in _TWO]),
     Function("compareTo", _compare, [(pair, "int") for pair in _TWO]),
-    Function("add", lambda a, b: _from_nanos(_nanos(a) + _nanos(b)), _SUMS),
-    Function("sub", lambda a, b: _from_nanos(_nanos(a) - _nanos(b)), _SUMS),
+    Function("add", lambda a, b: new_opaque(_Q, str(_nanos(a) + _nanos(b))), _SUMS),
+    Function("sub", lambda a, b: new_opaque(_Q, str(_nanos(a) - _nanos(b))), _SUMS),
     Function("sign", lambda a: (_nanos(a) > 0) - (_nanos(a) < 0), [((_Q,), "int")], member=False),
     Function("isInteger", lambda a: succeeds(_as_integer)(_nanos(a)), [((_Q,), "bool")]),
     Function("asInteger", lambda a: _as_integer(_nanos(a)), [((_Q,), "int")]),
@@ -179,16 +179,14 @@ QUANTITIES = (
 _TEXTS = (("string",), ("string", "bool"))
 
 
-def _parse(value: Any) -> Semver:
-    return Semver.parse(text_of(value, SEMVER))
+def _number_of(part: str) -> Function:
+    return Function(part, lambda a: getattr(_semver(a), part), [((SEMVER,), "int")])
 
 
 VERSIONS = (
     Function("semver", new_semver, [(text, SEMVER) for text in _TEXTS], member=False),
     Function("isSemver", succeeds(new_semver), [(text, "bool") for text in _TEXTS], member=False),
-    Function("major", lambda a: _parse(a).major, [((SEMVER,), "int")]),
-    Function("minor", lambda a: _parse(a).minor, [((SEMVER,), "int")]),
-    Function("patch", lambda a: _parse(a).patch, [((SEMVER,), "int")]),
+    *map(_number_of, ("major", "minor", "patch")),
 )
 
 
@@ -206,40 +204,37 @@ def _lists_of(types: Sequence[str], result: str = "") -> list[tuple[tuple[str, .
     return [((f"list<{element}>",), result or element) for element in types]
 
 
-def _least(values: Sequence[Any]) -> Any:
-    if not values:
-        raise CelError("min called on empty list")
-    return min(values)
+def _choosing(choose: Callable[[Sequence[Any]], Any], name: str) -> Function:
+    def chosen(values: Sequence[Any]) -> Any:
+        if not values:
+            raise CelError(f"{name} called on empty list")
+        return choose(values)
 
-
-def _greatest(values: Sequence[Any]) -> Any:
-    if not values:
-        raise CelError("max called on empty list")
-    return max(values)
-
-
-def _is_sorted(values: Sequence[Any]) -> bool:
-    return all(a <= b for a, b in pairwise(values))
+    return Function(name, chosen, _lists_of(_COMPARABLE))
 
 
 def _includes(target: Any, value: Any) -> bool:
-    return any(are_equal(item, value) for item in (target if isinstance(target, list) else [target]))
+    return any(_are_equal(item, value) for item in (target if isinstance(target, list) else [target]))
 
 
-def are_equal(a: Any, b: Any) -> bool:
+def _are_equal(a: Any, b: Any) -> bool:
     """As CEL's ``==`` for values of any type: numbers of all types compare, a bool is no number."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return isinstance(a, bool) and isinstance(b, bool) and a is b
+    if isinstance(a, bool) is not isinstance(b, bool):
+        return False
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(are_equal, a, b))
+        return len(a) == len(b) and all(map(_are_equal, a, b))
     return bool(a == b)
 
 
 LISTS = (
-    Function("isSorted", _is_sorted, _lists_of(_SORTABLE, "bool")),
+    Function(
+        "isSorted",
+        lambda values: all(a <= b for a, b in pairwise(values)),
+        _lists_of(_SORTABLE, "bool"),
+    ),
     Function("sum", sum, _lists_of(_SUMMABLE)),
-    Function("min", _least, _lists_of(_COMPARABLE)),
-    Function("max", _greatest, _lists_of(_COMPARABLE)),
+    _choosing(min, "min"),
+    _choosing(max, "max"),
     Function("includes", _includes, [((a, b), "bool") for a in _ANY for b in _ANY]),
 )
 
@@ -258,10 +253,6 @@ _PIECE = re.compile(
 )
 
 
-def _find(text: str, pattern: str) -> str:
-    return str(_run("first", text, pattern))
-
-
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     if _run("empty", "", pattern):
         raise NotJudged(f"cannot be judged here: findAll of {pattern!r}, which also matches the empty text")
@@ -270,15 +261,11 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
 
 def _run(what: str, text: str, pattern: str) -> Any:
-    value = _programs()[what].eval(data={"text": text, "pattern": f"({without_groups(pattern)})"})
+    uncaptured = "".join("(?:" if match["group"] else match[0] for match in _PIECE.finditer(pattern))
+    value = _programs()[what].eval(data={"text": text, "pattern": f"({uncaptured})"})
     if value.type().name() == "ERROR":
         raise CelError(f"Illegal regex: {pattern!r}")
     return value.plain_value()
-
-
-def without_groups(pattern: str) -> str:
-    """The pattern with groups that do not capture."""
-    return "".join("(?:" if match["group"] else match[0] for match in _PIECE.finditer(pattern))
 
 
 @cache
@@ -295,7 +282,9 @@ def _programs() -> dict[str, Any]:
 
 
 REGEXES = (
-    Function("find", _find, [(("string", "string"), "string")]),
+    Function(
+        "find", lambda text, pattern: str(_run("first", text, pattern)), [(("string", "string"), "string")]
+    ),
     Function(
         "findAll",
         _find_all,
@@ -334,14 +323,6 @@ def _parse_cidr(text: str) -> _Interface:
     return ip_interface(f"{address}/{match[2]}")
 
 
-def _new_ip(text: str) -> Any:
-    return new_opaque(IP, str(_parse_ip(text)))
-
-
-def _new_cidr(text: str) -> Any:
-    return new_opaque(CIDR, str(_parse_cidr(text)))
-
-
 def _ip(value: Any) -> _Address:
     return _parse_ip(value if isinstance(value, str) else text_of(value, IP))
 
@@ -356,15 +337,10 @@ def _is_local_multicast(address: _Address) -> bool:
     return int.from_bytes(address.packed[:2]) & 0xFF0F == 0xFF02
 
 
-def _is_local_unicast(address: _Address) -> bool:
-    """169.254.0.0/16 and fe80::/10."""
-    return address.is_link_local
-
-
 def _is_global(address: _Address) -> bool:
     """As in Go, private addresses are also global."""
     special = address.is_unspecified or address.is_loopback or address.is_multicast
-    return not (special or address == _BROADCAST or _is_local_unicast(address))
+    return not (special or address == _BROADCAST or address.is_link_local)
 
 
 def _contains_cidr(outer: Any, inner: Any) -> bool:
@@ -377,7 +353,7 @@ def _question(name: str, answer: Callable[[_Address], bool]) -> Function:
 
 
 ADDRESSES = (
-    Function("ip", _new_ip, [(("string",), IP)], member=False),
+    Function("ip", lambda text: new_opaque(IP, str(_parse_ip(text))), [(("string",), IP)], member=False),
     Function("ip", lambda a: new_opaque(IP, str(_cidr(a).ip)), [((CIDR,), IP)]),
     Function("isIP", succeeds(_parse_ip), [(("string",), "bool")], member=False),
     Function(
@@ -387,9 +363,11 @@ ADDRESSES = (
     _question("isUnspecified", lambda address: address.is_unspecified),
     _question("isLoopback", lambda address: address.is_loopback),
     _question("isLinkLocalMulticast", _is_local_multicast),
-    _question("isLinkLocalUnicast", _is_local_unicast),
+    _question("isLinkLocalUnicast", lambda address: address.is_link_local),
     _question("isGlobalUnicast", _is_global),
-    Function("cidr", _new_cidr, [(("string",), CIDR)], member=False),
+    Function(
+        "cidr", lambda text: new_opaque(CIDR, str(_parse_cidr(text))), [(("string",), CIDR)], member=False
+    ),
     Function("isCIDR", succeeds(_parse_cidr), [(("string",), "bool")], member=False),
     Function(
         "containsIP",
@@ -440,13 +418,6 @@ def _port(value: Any) -> str:
     return _host(value).rpartition("]")[2].partition(":")[2]
 
 
-def _query(value: Any) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for key, item in parse_qsl(urlsplit(text_of(value, URL)).query, keep_blank_values=True):
-        found.setdefault(key, []).append(item)
-    return found
-
-
 def _member(name: str, call: Any, result: str = "string") -> Function:
     return Function(name, call, [((URL,), result)])
 
@@ -459,7 +430,11 @@ URLS = (
     _member("getHostname", _hostname),
     _member("getPort", _port),
     _member("getEscapedPath", lambda a: urlsplit(text_of(a, URL)).path),
-    _member("getQuery", _query, "map<string,list<string>>"),
+    _member(
+        "getQuery",
+        lambda a: parse_qs(urlsplit(text_of(a, URL)).query, keep_blank_values=True),
+        "map<string,list<string>>",
+    ),
 )
 
 

@@ -55,7 +55,7 @@ def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list
     conditions, problems = [], []
     for place, rule in enumerate(policy.rules):
         try:
-            conditions.append((rule, ValueExpression.compile(rule.expression)))
+            conditions.append((rule, ValueExpression(rule.expression)))
         except CelError as error:
             problems.append(
                 ConfigProblem(("policy", "rules", place, "expression"), f"cannot be used: {error}")

@@ -13,7 +13,7 @@ from dranet.desk.redact.capture import redact
 from dranet.errors import SettingsError
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
-from dranet.settings import Settings
+from dranet.terminal import count_of
 from dranet.view.options import add_settings_flags, read_settings
 
 STANDARD_OUTPUT = "-"
@@ -40,7 +40,6 @@ ones by equal ones, and keeps makers, subnets and the layout.
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "capture",
         help="write all facts of this node to a file",
@@ -65,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Scan and write. The file appears atomically."""
-    facts = _read_facts(read_settings(options))
+    facts = make_scanner(read_settings(options)).read()
     for warning in facts.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     shown = redact(facts) if options.redact else facts
@@ -78,10 +77,6 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read_facts(settings: Settings) -> NodeFacts:
-    return make_scanner(settings).read()
-
-
 def _describe_source(facts: NodeFacts, redacted: bool) -> str:
     parts = (facts.host.product, f"Linux {facts.host.kernel}" if facts.host.kernel else "")
     machine = ", ".join(part for part in parts if part) or "a running node"
@@ -89,37 +84,38 @@ def _describe_source(facts: NodeFacts, redacted: bool) -> str:
 
 
 def _summarize(facts: NodeFacts) -> str:
-    counts = (
-        (len(facts.links), "link"),
-        (len(facts.pci_functions), "PCI function"),
-        (len(facts.rdma_devices), "RDMA device"),
-        (len(facts.gpus), "GPU"),
-        (len(facts.warnings), "warning"),
-    )
-    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+    counts = {
+        "link": facts.links,
+        "PCI function": facts.pci_functions,
+        "RDMA device": facts.rdma_devices,
+        "GPU": facts.gpus,
+        "warning": facts.warnings,
+    }
+    return ", ".join(count_of(len(found), word) for word, found in counts.items())
 
 
 def _write_file(output: str, text: str, mode: int) -> None:
-    """Write a temporary file next to it and rename that, so that half a capture is never read.
-
-    A rename would put a file in the place of anything, ``/dev/null`` too: only files are replaced.
-    """
+    """A rename would put a file in the place of anything, ``/dev/null`` too: only files are replaced."""
     path = Path(os.path.realpath(output))
     try:
         if path.exists() and not path.is_file():
             kind = "a directory" if path.is_dir() else "no regular file"
             raise SettingsError(f"-o {output}: is {kind}", hint="name a file, or leave -o out")
-        _replace_file(path, text, mode)
+        replace_file(path, text.encode(), mode)
     except OSError as error:
         raise SettingsError(f"-o {output}: {os.strerror(error.errno or 0)}") from error
 
 
-def _replace_file(path: Path, text: str, mode: int) -> None:
+def replace_file(path: Path, content: bytes, mode: int) -> None:
+    """Write a temporary file next to it and rename that, so that half of it is never read.
+
+    The umask takes its part of ``mode``, unlike in :mod:`dranet.files`: this file is the user's.
+    """
     neighbour = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
         neighbour.replace(path)
     finally:
         neighbour.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -45,6 +45,7 @@ from dranet.store.record_folder import (
 from dranet.terminal import (
     CONTINUED,
     Screen,
+    count_of,
     find_screen,
     format_table,
     never_fail_to_print,
@@ -55,22 +56,15 @@ from dranet.view.options import add_settings_flags, read_settings
 
 
 class State(StrEnum):
-    """What became of a prepared claim."""
+    """What became of a prepared claim; the command's help explains each."""
 
     ATTACHED = "attached"
-    """Every link is in its pod."""
     PREPARED = "prepared"
-    """Nothing of it moves into the pod."""
     WAITING = "waiting"
-    """For the sandbox of its pod."""
     INCOMPLETE = "incomplete"
-    """Its pod's namespace is there, and not every link is in it."""
     ORPHANED = "orphaned"
-    """Its pod's namespace is gone."""
     PLACED = "placed"
-    """In a namespace that could not be looked into."""
     EARLIER_BOOT = "earlier boot"
-    """Nothing of it is left in the kernel; the driver forgets it when it starts."""
 
 
 class LinkPlace(StrEnum):
@@ -85,8 +79,6 @@ class LinkPlace(StrEnum):
 
 
 class SeenDevice(Struct, frozen=True):
-    """A device of a claim."""
-
     prepared: PreparedDevice
     place: LinkPlace
 
@@ -113,8 +105,6 @@ class SeenClaim(Struct, frozen=True):
 
 
 class NodeClaims(Struct, frozen=True):
-    """The store of a node."""
-
     claims: tuple[SeenClaim, ...]
     quarantine: tuple[UnreadableRecord, ...]
 
@@ -182,7 +172,7 @@ def _see(record: PreparedClaim, boot_id: str, gate: StartGate) -> SeenClaim:
 
 def _placed(record: PreparedClaim, place: LinkPlace) -> tuple[SeenDevice, ...]:
     return tuple(
-        SeenDevice(device, place if device.plan is not None and device.plan.pod_ifname else LinkPlace.NONE)
+        SeenDevice(device, place if device.plan and device.plan.pod_ifname else LinkPlace.NONE)
         for device in record.devices
     )
 
@@ -240,7 +230,6 @@ _GOOD = (State.ATTACHED, State.PREPARED, State.WAITING)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "claims",
         help="what is prepared and attached on this node, also while no driver runs",
@@ -271,7 +260,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look and print."""
     settings = read_settings(options)
     node = look(settings.state_dir, read_boot_id(settings.procfs_root))
     claims = [seen for seen in node.claims if not options.claim or _is_named(seen, options.claim)]
@@ -313,33 +301,12 @@ def _iter_lines(
 
 
 def _table(claims: Sequence[SeenClaim], screen: Screen, *, is_wide: bool) -> Iterator[str]:
-    header: tuple[str, ...] = ("CLAIM", "POD", "LINKS", "STATE")
-    if is_wide:
-        header = ("CLAIM", "POD", "DEVICES", "LINKS", "LEASE", "GATE", "SANDBOX", "UID", "STATE")
-    rows = [_cells(seen, is_wide=is_wide) for seen in claims]
-    first, *blocks = format_table(header, rows, screen.columns)
+    columns = [(name, cell) for name, (cell, is_for_wide) in _COLUMNS.items() if is_wide or not is_for_wide]
+    rows = [[cell(seen) for _, cell in columns] for seen in claims]
+    first, *blocks = format_table([name for name, _ in columns], rows, screen.columns)
     yield from map(screen.bold, first)
     for seen, block in zip(claims, blocks, strict=True):
         yield from block if seen.state in _GOOD else map(screen.bold, block)
-
-
-def _cells(seen: SeenClaim, *, is_wide: bool) -> tuple[str, ...]:
-    record = seen.record
-    name = f"{record.claim.namespace}/{record.claim.name}"
-    links = ", ".join(filter(None, map(_link, seen.devices))) or "-"
-    if not is_wide:
-        return name, record.pod.name, links, _state(seen)
-    return (
-        name,
-        record.pod.name,
-        ", ".join(device.prepared.device.name for device in seen.devices),
-        links,
-        ", ".join(_lease(plan.lease) for plan in record.plans if plan.lease is not None) or "-",
-        "open" if seen.gate_open else "closed",
-        record.sandbox_id[:13] or "-",
-        record.claim.uid,
-        _state(seen),
-    )
 
 
 def _link(seen: SeenDevice) -> str:
@@ -365,11 +332,30 @@ def _lease(lease: DhcpLease) -> str:
     return f"{lease.address} ({f'{left} s left' if left > 0 else 'ended'})"
 
 
+def _gate(seen: SeenClaim) -> str:
+    return "open" if seen.gate_open else "closed"
+
+
+_COLUMNS: Mapping[str, tuple[Callable[[SeenClaim], str], bool]] = {
+    "CLAIM": (lambda seen: f"{seen.record.claim.namespace}/{seen.record.claim.name}", False),
+    "POD": (lambda seen: seen.record.pod.name, False),
+    "DEVICES": (lambda seen: ", ".join(device.prepared.device.name for device in seen.devices), True),
+    "LINKS": (lambda seen: ", ".join(filter(None, map(_link, seen.devices))) or "-", False),
+    "LEASE": (lambda seen: ", ".join(_lease(p.lease) for p in seen.record.plans if p.lease) or "-", True),
+    "GATE": (_gate, True),
+    "SANDBOX": (lambda seen: seen.record.sandbox_id[:13] or "-", True),
+    "UID": (lambda seen: seen.record.claim.uid, True),
+    "STATE": (_state, False),
+}
+"""Heading -> its cells, and whether only the wide table has it."""
+
+
 def _sum_up(claims: Sequence[SeenClaim]) -> str:
+    if not claims:
+        return "no claim prepared on this node"
     counts = Counter(seen.state for seen in claims)
-    counted = [f"{counts[state]} {state}" for state in State if counts[state]]
-    total = f"{len(claims)} claim{'' if len(claims) == 1 else 's'}" if claims else "no claim"
-    return f"{total} prepared on this node" + (f": {', '.join(counted)}" if counted else "")
+    counted = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    return f"{count_of(len(claims), 'claim')} prepared on this node: {counted}"
 
 
 def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
@@ -381,7 +367,7 @@ def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
         yield f"uid        {record.claim.uid}"
         yield f"pod        {record.pod.namespace}/{record.pod.name} ({record.pod.uid})"
         yield f"state      {_state(seen)}"
-        yield f"gate       {'open' if seen.gate_open else 'closed'}"
+        yield f"gate       {_gate(seen)}"
         if record.sandbox_id:
             yield f"sandbox    {record.sandbox_id}"
             yield f"namespace  {record.netns_path} ({record.netns_id or 'maybe a later one'})"
@@ -392,15 +378,17 @@ def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
 
 def _iter_device(seen: SeenDevice) -> Iterator[str]:
     plan = seen.prepared.plan
-    if seen.pod_ifname:
+    if plan is None:
+        return
+    if plan.pod_ifname:
         yield f"link     {_link(seen)}, now: {_WHERE[seen.place]}"
-    if plan is not None and plan.host is not None:
+    if plan.host is not None:
         yield f"host     mac {plan.host.mac}, mtu {plan.host.mtu}"
-    if plan is not None and plan.steps:
+    if plan.steps:
         yield f"steps    {', '.join(step.step for step in plan.steps)}"
-    if plan is not None and plan.lease is not None:
+    if plan.lease is not None:
         yield f"lease    {_lease(plan.lease)} of {plan.lease.server}"
-    if plan is not None and plan.cpus is not None:
+    if plan.cpus is not None:
         yield from _iter_cpus(plan.steps, plan.cpus)
 
 
@@ -410,9 +398,8 @@ def _iter_cpus(steps: Sequence[Step], before: CpuState) -> Iterator[str]:
         if isinstance(step, SetCpuLocality):
             asked = [name for name in ("irq", "xps", "rps") if getattr(step, name)]
             yield f"cpus     {format_cpu_list(step.cpus)} ({', '.join(asked)})"
-    places = Counter(before.irqs.values())
-    if places:
-        were = ", ".join(f"{count} on {cpus}" for cpus, count in places.items())
+    were = ", ".join(f"{count} on {cpus}" for cpus, count in Counter(before.irqs.values()).items())
+    if were:
         yield f"         interrupts before: {were}"
 
 
@@ -454,7 +441,7 @@ def _describe(seen: SeenClaim) -> dict[str, object]:
 
 def _describe_device(seen: SeenDevice) -> dict[str, object]:
     plan = seen.prepared.plan
-    lease = plan.lease if plan is not None else None
+    lease = plan and plan.lease
     return {
         "name": seen.prepared.device.name,
         "request": seen.prepared.request_reference,

@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +23,6 @@ from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.pictures.summary import (
     UNKNOWN,
     DeviceSummarizer,
-    DeviceSummary,
     first_of,
     nearest_text,
     summarize,
@@ -34,7 +33,6 @@ from dranet.view.node_view import NodeView, build_slice_objects, describe_device
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "devices",
         help="list the devices of this node, or of a capture, and why one is not offered",
@@ -69,7 +67,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """NodeView and print."""
     never_fail_to_print()
     if options.watch:
         return _watch(options)
@@ -109,7 +106,7 @@ def _render(look: NodeView, options: argparse.Namespace, screen: Screen) -> str:
 
 
 def _as_table(_: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
-    return _table(("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT"), _place, shown, screen)
+    return _table(_PLACE, _place, shown, screen)
 
 
 def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
@@ -117,31 +114,21 @@ def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[
     gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
 
     def cells(device: Device) -> tuple[str, ...]:
+        seen = reader.read(device)
         near = nearest(device, gpus) if device.kind is not DeviceKind.GPU else None
-        return (*_place(device), *_detail_cells(reader.read(device)), nearest_text(near))
+        details = (seen.state, seen.speed, seen.rate, first_of(seen.addresses), seen.sriov, seen.model)
+        return (*_place(device), *details, nearest_text(near))
 
-    header = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT", *_DETAILS, "NEAREST GPU")
+    header = (*_PLACE, "STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL", "NEAREST GPU")
     return _table(header, cells, shown, screen)
 
 
-_DETAILS = ("STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL")
-
-
-def _detail_cells(summary: DeviceSummary) -> tuple[str, ...]:
-    addresses = first_of(summary.addresses)
-    return (summary.state, summary.speed, summary.rate, addresses, summary.sriov, summary.model)
+_PLACE = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT")
 
 
 def _place(device: Device) -> tuple[str, ...]:
     numa = "" if device.numa_node is None else str(device.numa_node)
-    return (
-        device.name,
-        str(device.kind),
-        device.ifname,
-        device.rdma_device,
-        numa,
-        device.pcie_root,
-    )
+    return (device.name, str(device.kind), device.ifname, device.rdma_device, numa, device.pcie_root)
 
 
 def _table(
@@ -151,35 +138,16 @@ def _table(
     screen: Screen,
 ) -> list[str]:
     """Held-back devices are muted and have their reason at the end."""
-    has_reasons = any(not decision.published for decision in shown)
-    rows = [
-        [
-            *(cell or UNKNOWN for cell in cells(decision.device)),
-            *([_describe_state(decision)] if has_reasons else []),
-        ]
-        for decision in shown
-    ]
-    first, *blocks = format_table([*header, *(["OFFERED"] if has_reasons else [])], rows, screen.columns)
+    rows = [[cell or UNKNOWN for cell in cells(decision.device)] for decision in shown]
+    if not all(decision.published for decision in shown):
+        header = (*header, "OFFERED")
+        for row, decision in zip(rows, shown, strict=True):
+            row.append("yes" if decision.published else f"no: {decision.reason}")
+    first, *blocks = format_table(header, rows, screen.columns)
     lines = [screen.bold(line) for line in first]
     for decision, block in zip(shown, blocks, strict=True):
         lines += block if decision.published else map(screen.dim, block)
     return lines
-
-
-def _describe_state(decision: Decision) -> str:
-    return "yes" if decision.published else f"no: {decision.reason}"
-
-
-def _as_tree(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
-    return draw_topology(look, shown, screen)
-
-
-def _as_json(look: NodeView, shown: Sequence[Decision], _: Settings) -> str:
-    return to_json(describe_devices(look, shown))
-
-
-def _as_yaml(look: NodeView, shown: Sequence[Decision], _: Settings) -> str:
-    return to_yaml([describe_devices(look, shown)])
 
 
 def _as_slices(look: NodeView, _: Sequence[Decision], settings: Settings) -> str:
@@ -189,11 +157,11 @@ def _as_slices(look: NodeView, _: Sequence[Decision], settings: Settings) -> str
 _TEXTS: dict[str, Callable[[NodeView, Sequence[Decision], Screen], list[str]]] = {
     "table": _as_table,
     "wide": _as_wide,
-    "tree": _as_tree,
+    "tree": draw_topology,
 }
 _DOCUMENTS: dict[str, Callable[[NodeView, Sequence[Decision], Settings], str]] = {
-    "json": _as_json,
-    "yaml": _as_yaml,
+    "json": lambda look, shown, _: to_json(describe_devices(look, shown)),
+    "yaml": lambda look, shown, _: to_yaml([describe_devices(look, shown)]),
     "slices": _as_slices,
 }
 
@@ -203,6 +171,8 @@ _CLEAR_ALL = "\x1b[2J"
 
 _PATIENCE = (Patience(settle_seconds=0.1, longest_seconds=1.0),)
 """A person is watching: nothing is delayed while much is going on, as it is in the driver."""
+
+Show = Callable[[NodeView], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +212,11 @@ def _changes(old: Decision, new: Decision) -> list[str]:
     changes = []
     if (old.published, old.published or old.reason) != (new.published, new.published or new.reason):
         changes.append(f"{_describe_change(old)} -> {_describe_change(new)}")
-    return changes + _attribute_changes(old.device.attributes, new.device.attributes)
-
-
-def _attribute_changes(old: Mapping[str, AttributeValue], new: Mapping[str, AttributeValue]) -> list[str]:
-    return [
-        f"{name}: {_value(old.get(name))} -> {_value(new.get(name))}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+    before, after = old.device.attributes, new.device.attributes
+    return changes + [
+        f"{name}: {_value(before.get(name))} -> {_value(after.get(name))}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
     ]
 
 
@@ -259,9 +226,6 @@ def _value(value: AttributeValue | None) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if value != "" else '""'
-
-
-Show = Callable[[NodeView], None]
 
 
 def redrawing(render: Callable[[NodeView], str], screen: Screen) -> Show:
@@ -288,24 +252,22 @@ def telling(shows: Callable[[Decision], bool]) -> Show:
     def show(look: NodeView) -> None:
         nonlocal before
         after = [decision for decision in look.decisions if shows(decision)]
-        if before is None:
-            _print_events(Event("here", decision.device.name, describe(decision)) for decision in after)
-        else:
-            _print_events(compare(before, after))
+        events = (
+            compare(before, after)
+            if before is not None
+            else (Event("here", decision.device.name, describe(decision)) for decision in after)
+        )
+        now = time.strftime("%H:%M:%S")
+        for event in events:
+            print(printable(f"{now}  {event.word:7}  {event.name}  {event.detail}"))
+        sys.stdout.flush()
         before = after
 
     return show
 
 
-def _print_events(events: Iterable[Event]) -> None:
-    now = time.strftime("%H:%M:%S")
-    for event in events:
-        print(printable(f"{now}  {event.word:7}  {event.name}  {event.detail}"))
-    sys.stdout.flush()
-
-
 def follow(eye: Eye, show: Show) -> None:
-    """NodeView and show, again and again, until Ctrl-C."""
+    """Look and show, again and again, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_follow(eye, show))
 

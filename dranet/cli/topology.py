@@ -31,6 +31,7 @@ from dranet.pictures.svg import draw_svg, render_png
 from dranet.terminal import (
     GAP,
     Screen,
+    count_of,
     cut,
     find_screen,
     format_table,
@@ -44,7 +45,6 @@ _DOCUMENTS = ("json", "svg")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "topology",
         help="show how near NICs and GPUs are, as a tree, a matrix or a picture",
@@ -74,7 +74,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """NodeView, draw and write."""
     never_fail_to_print()
     if options.output == "png" and not options.file:
         raise SettingsError("-o png writes a file: name it", hint="--file out.png")
@@ -145,8 +144,7 @@ SELF, NOT_KNOWN = "X", "?"
 
 def title(facts: NodeFacts) -> str:
     """``node-1, NVIDIA DGXH100, 2 NUMA nodes``."""
-    count = len(facts.numa_nodes)
-    nodes = f"{count} NUMA node{'' if count == 1 else 's'}" if count else ""
+    nodes = count_of(len(facts.numa_nodes), "NUMA node") if facts.numa_nodes else ""
     parts = (facts.host.name or "this node", facts.host.product, nodes)
     return ", ".join(part for part in parts if part)
 
@@ -182,10 +180,10 @@ def _device_rows(look: Look, shown: Sequence[Decision]) -> Mapping[str, Sequence
 
 
 def _numa_branches(facts: NodeFacts, devices: Iterable[Device]) -> tuple[Branch, ...]:
-    cpus = {f"NUMA node {node}": cpus for node, cpus in cpus_of(facts).items()}
+    cpus = {f"NUMA node {node}": f"{GAP}CPUs {cpus}" for node, cpus in cpus_of(facts).items() if cpus}
     return tuple(
         Branch(
-            f"{node.label}{GAP}CPUs {cpus[node.label]}" if cpus.get(node.label) else node.label,
+            f"{node.label}{cpus.get(node.label, '')}",
             children=(*leaves(node), *chain.from_iterable(map(root_branches, node.children))),
         )
         for node in topology_tree(devices)
@@ -215,6 +213,8 @@ def draw_matrix(look: Look, shown: Sequence[Decision], screen: Screen) -> list[s
     names = name_hardware(look)
     distances = matrix(decision.device for decision in shown)
     labels = [names[device.name] for device in distances.devices]
+    hidden = len(choose_for_matrix(look, True)) - len(shown)
+    left_out = f"{count_of(hidden, 'virtual function')} left out"
     return [
         screen.bold(screen.cut(printable(title(look.facts)))),
         "",
@@ -224,43 +224,33 @@ def draw_matrix(look: Look, shown: Sequence[Decision], screen: Screen) -> list[s
         "",
         *(screen.cut(line) for line in _word_legend(distances)),
         "",
-        summarize(shown, shows_all=True) + _left_out(len(choose_for_matrix(look, True)) - len(shown)),
+        summarize(shown, shows_all=True) + (f"; {left_out} (--all lists all)" if hidden else ""),
     ]
-
-
-def _left_out(count: int) -> str:
-    if not count:
-        return ""
-    return f"; {count} virtual function{'' if count == 1 else 's'} left out (--all lists all)"
 
 
 def matrix_words(distances: DistanceMatrix) -> list[list[str]]:
     """``PIX`` ..., ``X`` for a device and itself, ``?`` for unknown."""
-    return [
-        [SELF if row == column else _word(cell) for column, cell in enumerate(cells)]
-        for row, cells in enumerate(distances.cells)
-    ]
-
-
-def _word(cell: Distance | None) -> str:
-    return NOT_KNOWN if cell is None else cell.name
+    words = [[NOT_KNOWN if cell is None else cell.name for cell in cells] for cells in distances.cells]
+    for place, row in enumerate(words):
+        row[place] = SELF
+    return words
 
 
 def _matrix_blocks(labels: Sequence[str], words: Sequence[Sequence[str]], screen: Screen) -> list[str]:
-    """As many columns side by side as there is room for; the others in further blocks below."""
+    """As many columns in a row as there is room for; the others in further blocks below."""
     width = max(map(len, (*labels, "NODE")), default=0) + 1
     per_block = max((screen.columns - width) // width, 1) if screen.columns else max(len(labels), 1)
+
+    def line(*cells: str) -> str:
+        return "".join(cell.ljust(width) for cell in cells).rstrip()
+
     lines: list[str] = []
     for start in range(0, len(labels), per_block):
         part = slice(start, start + per_block)
         lines += [""] if lines else []
-        lines.append(screen.bold(_cells(["", *labels[part]], width)))
-        lines += [_cells([label, *row[part]], width) for label, row in zip(labels, words, strict=True)]
+        lines.append(screen.bold(line("", *labels[part])))
+        lines += [line(label, *row[part]) for label, row in zip(labels, words, strict=True)]
     return lines or ["no devices with a place in the hardware"]
-
-
-def _cells(cells: Iterable[str], width: int) -> str:
-    return "".join(cell.ljust(width) for cell in cells).rstrip()
 
 
 def _device_legend(

@@ -137,7 +137,7 @@ def _parse_match(
         )
         return None
     try:
-        return DeviceExpression.compile(value, driver)
+        return DeviceExpression(value, driver)
     except CelError as error:
         if error.reason is Reason.MISSING_FEATURE:
             raise

@@ -13,6 +13,7 @@ from dranet.inventory.policy import Decision
 from dranet.inventory.topology import Nearest, TopologyNode, short_names
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts, PciFunction, RdmaDevice, RdmaPort
+from dranet.terminal import count_of
 
 
 class Look(Struct, frozen=True):
@@ -51,11 +52,6 @@ def summarize(decisions: Iterable[Decision], shows_all: bool) -> str:
 
 
 _KIND_WORDS = {DeviceKind.NIC: "NIC", DeviceKind.RDMA: "RDMA-only device", DeviceKind.GPU: "GPU"}
-
-
-def count_of(number: int, word: str) -> str:
-    """``2 NICs``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 class Branch(Struct, frozen=True):

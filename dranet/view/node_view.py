@@ -14,7 +14,7 @@ from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.slices import build_slices, fit_attributes
 from dranet.inventory.topology import nearest
 from dranet.model.attributes import cut_text
-from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.model.device import Device, DeviceKind
 from dranet.pictures.summary import Look
 from dranet.settings import Settings
 
@@ -48,8 +48,7 @@ class NodeView(Look, frozen=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What could not be read, and what the operator's rules could not do."""
-        rules = (warning for decision in self.inventory for warning in decision.warnings)
-        return (*self.facts.warnings, *rules)
+        return (*self.facts.warnings, *(warning for d in self.inventory for warning in d.warnings))
 
     @property
     def offered(self) -> tuple[Device, ...]:
@@ -69,8 +68,13 @@ def describe_devices(look: NodeView, shown: Iterable[Decision]) -> list[Document
         if device.physical_function:
             virtual_functions[device.physical_function].append(device.name)
     return [
-        _describe_whole(decision)
+        describe(decision)
         | {
+            "deviceNodes": [node.path for node in decision.device.char_devices],
+            "attributes": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in sorted(decision.device.attributes.items())
+            },
             "attributesLeftOut": dict(fit_attributes(decision.device, look.policy).left_out),
             "physicalFunction": by_address.get(decision.device.physical_function),
             "virtualFunctions": virtual_functions.get(decision.device.pci_address, []),
@@ -95,19 +99,6 @@ def describe(decision: Decision) -> dict[str, Any]:
         "pcieRoot": device.pcie_root or None,
         "pciPath": list(device.pci_path),
     }
-
-
-def _describe_whole(decision: Decision) -> dict[str, Any]:
-    device = decision.device
-    return {
-        **describe(decision),
-        "deviceNodes": [node.path for node in device.char_devices],
-        "attributes": {name: _plain(value) for name, value in sorted(device.attributes.items())},
-    }
-
-
-def _plain(value: AttributeValue) -> bool | int | str | list[int]:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _nearest(device: Device, gpus: Sequence[Device]) -> Document | None:
@@ -141,8 +132,7 @@ def to_yaml(documents: Sequence[object]) -> str:
 
 
 def _sendable(value: Any) -> Any:
-    """A copy, so that nothing in it is there twice and needs an alias. YAML has no escape for half a
-    character: such text gets one of ours."""
+    """A copy, so that nothing in it needs an alias. YAML has no escape for half a character: ours does it."""
     if isinstance(value, str):
         return value if cut_text(value) is not None else value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):

@@ -66,11 +66,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 
 def read_capture(file: str, named_by: str) -> Capture:
-    """Read a capture of at most 64 MiB; ``-`` is standard input.
-
-    Args:
-        file: where it is.
-        named_by: the flag or setting that named it, for the error.
+    """A capture of at most 64 MiB; ``-`` is standard input. ``named_by`` is the flag that named the file.
 
     Raises:
         SettingsError: it cannot be read, is too long, or does not fit.

@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def load_policy(settings: Settings) -> Policy:
-    """Return the policy of these settings.
-
+    """
     Raises:
         SettingsError: an expression does not compile, the file of attributes or a name to prefer is wrong, or
             an expression is given and the CEL engine is not installed.
@@ -76,7 +75,10 @@ class PolicySource:
         try:
             self._policy = replace(self._policy, rules=self._read(file))
         except SettingsError as error:
-            self._complain(str(error))
+            self.failed_reads += 1
+            if str(error) != self.problem:
+                log.error("the last good attributes stay in force: %s", error)
+            self.problem = str(error)
         else:
             log.info("the attributes file %s has changed and is in force", file)
             self.problem = ""
@@ -84,12 +86,6 @@ class PolicySource:
     def _read(self, file: Path) -> OwnAttributes:
         rules, self._stamp = read_rules(file, self._driver)
         return rules
-
-    def _complain(self, problem: str) -> None:
-        self.failed_reads += 1
-        if problem != self.problem:
-            log.error("the last good attributes stay in force: %s", problem)
-        self.problem = problem
 
 
 def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
@@ -112,7 +108,7 @@ def _compile(flag: str, expression: str, driver: str) -> DeviceFilter | None:
     from dranet.cel import CelError, DeviceExpression  # with it comes the engine, which most nodes never need
 
     try:
-        return DeviceExpression.compile(expression, driver)
+        return DeviceExpression(expression, driver)
     except CelError as error:
         raise SettingsError(f"{flag}: {error.message}", hint=error.hint or _FILTER_HINT) from error
 
@@ -123,11 +119,9 @@ def _preferred(names: Iterable[str], own: frozenset[str]) -> tuple[str, ...]:
     found, problems = [], []
     for name in names:
         try:
-            qualified = _known_name(name, known)
+            found.append(_known_name(name, known))
         except ValueError as error:
             problems.append(f"{name} {error}")
-            continue
-        found.append(qualified)
     if problems:
         raise SettingsError(
             f"--prefer-attributes: {'; '.join(problems)}", hint="docs/user/attributes.md lists the attributes"

@@ -32,7 +32,7 @@ DRANETS_DEFAULT = '!("dra.net/type" in attributes) || attributes["dra.net/type"]
 def matches(
     expression: str, attributes: dict[str, AttributeValue] = ATTRIBUTES, driver: str = "dra.net"
 ) -> bool:
-    return DeviceExpression.compile(expression, driver).matches(attributes)
+    return DeviceExpression(expression, driver).matches(attributes)
 
 
 def complaint(expression: str) -> str:
@@ -136,7 +136,7 @@ def test_an_expression_that_would_never_end_is_an_error_at_once() -> None:
     started = process_time()
 
     with pytest.raises(CelError, match="too expensive"):
-        DeviceExpression.compile(nested, "dra.net")
+        DeviceExpression(nested, "dra.net")
     assert process_time() - started < 1
 
 

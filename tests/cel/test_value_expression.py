@@ -10,7 +10,7 @@ from dranet.cel import CelError, ValueExpression
 
 
 def holds(expression: str, value: Any, namespace: str = "default") -> bool:
-    return ValueExpression.compile(expression).holds(value, namespace)
+    return ValueExpression(expression).holds(value, namespace)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_expressions_compile(block: Block) -> None:
         (document,) = read_documents(block)
         texts = [selector["cel"]["expression"] for selector in document["selectors"]]
     for text in texts:
-        DeviceExpression.compile(text, "dra.net")
+        DeviceExpression(text, "dra.net")
 
 
 def test_expressions_in_sentences_compile() -> None:
@@ -137,7 +137,7 @@ def test_expressions_in_sentences_compile() -> None:
     found = {one for text in pages for one in re.findall(r"`(device\.[^`]+)`", text) if "..." not in one}
     assert len(found) > 10
     for expression in found:
-        DeviceExpression.compile(expression.replace(r"\|", "|"), "dra.net")
+        DeviceExpression(expression.replace(r"\|", "|"), "dra.net")
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def publishing(tmp_path: Path, make_namespace: Callable[..., Namespace]) -> Iter
     node.ip_lines("link add nic1 type ifb\nlink set nic1 up\n")
     store = ClaimStore(tmp_path / "claims")
     store.open()
-    shared = DeviceExpression.compile('device.attributes["dra.net"].ifName == "nic1"', "dra.net")
+    shared = DeviceExpression('device.attributes["dra.net"].ifName == "nic1"', "dra.net")
     policy = Policy(offer_link_kinds=frozenset({"ifb"}), shared=shared)
     inventory = Inventory(NodeScanner(tmp_path, tmp_path), lambda: policy, store, Metrics())
     yield Publishing(node, pod, store, inventory)

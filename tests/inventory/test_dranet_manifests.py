@@ -113,7 +113,7 @@ def test_only_what_lacks_a_name_in_dranet_lacks_it_here(layout: str, name: str) 
 
 @pytest.mark.parametrize(("expression", "share"), FILTERS)
 def test_filters_of_dranets_deployments_leave_the_same_devices(expression: str, share: float) -> None:
-    chosen = DeviceExpression.compile(expression, "dra.net")
+    chosen = DeviceExpression(expression, "dra.net")
     devices = [*published("aws-p5")]
 
     assert sum(chosen.matches(device.attributes) for device in devices) == share * len(devices)

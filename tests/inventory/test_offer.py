@@ -55,7 +55,7 @@ def vf(address: str, physical_function: str) -> PciFunction:
 
 
 def compiled(expression: str) -> DeviceExpression:
-    return DeviceExpression.compile(expression, "dra.net")
+    return DeviceExpression(expression, "dra.net")
 
 
 def rules(*entries: object) -> OwnAttributes:

@@ -54,12 +54,12 @@ def given(text: str, attributes: dict[str, AttributeValue]) -> dict[str, Attribu
 
 @pytest.mark.parametrize("expression", blocks("cel"))
 def test_every_expression_of_the_page_is_true_of_a_card(expression: str) -> None:
-    assert DeviceExpression.compile(expression, "dra.net").matches(NIC)
+    assert DeviceExpression(expression, "dra.net").matches(NIC)
 
 
 @pytest.mark.parametrize("expression", blocks("cel")[1:])
 def test_no_filter_of_the_page_fails_on_an_rdma_only_device(expression: str) -> None:
-    assert DeviceExpression.compile(expression, "dra.net").matches(RDMA_ONLY)
+    assert DeviceExpression(expression, "dra.net").matches(RDMA_ONLY)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_no_filter_of_the_page_fails_on_an_rdma_only_device(expression: str) -> 
 def test_functions_that_the_page_calls_missing_are_refused(name: str, expression: str) -> None:
     assert name in PAGE
     with pytest.raises(CelError, match="lacks Kubernetes'"):
-        DeviceExpression.compile(expression, "dra.net")
+        DeviceExpression(expression, "dra.net")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_functions_that_the_page_calls_missing_are_refused(name: str, expression
     ],
 )
 def test_functions_that_the_page_says_are_there_are(expression: str) -> None:
-    assert DeviceExpression.compile(expression, "dra.net").matches(NIC)
+    assert DeviceExpression(expression, "dra.net").matches(NIC)
 
 
 def test_the_rules_of_the_page_give_what_it_says() -> None:
@@ -152,7 +152,7 @@ def held_back_for_every_reason() -> set[str]:
             ProtectedLink("the route to the API server", "10.9.0.1", 4),
         ),
     )
-    choice = DeviceExpression.compile(
+    choice = DeviceExpression(
         'device.attributes["dra.net"].mtu == 1 ? 1/0 == 1 : device.attributes["dra.net"].mtu == 3', "dra.net"
     )
     served = ServedGpus(by_vendor={"amd": "the DRA driver gpu.amd.com"})

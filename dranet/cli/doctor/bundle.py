@@ -17,15 +17,18 @@ import secrets
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from dranet import __version__
+from dranet.cli.capture import replace_file
 from dranet.cli.claims import build_document, look
 from dranet.cli.doctor.examine import Examination, Progress
 from dranet.cli.doctor.peers import FEATURES_PATH, NotListening, fetch_events, fetch_page
@@ -73,9 +76,9 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> bytes:
-    """The archive: the manifest first, then the files by name; nothing in it depends on the user who made
-    it."""
-    kept, left_out = _fit(sorted((p for p in pieces if not p.missing), key=lambda piece: piece.file))
+    """The manifest first, then the files by name; nothing in it depends on the user who made it."""
+    pieces = sorted(pieces, key=lambda piece: piece.file)
+    kept, left_out = _fit([piece for piece in pieces if not piece.missing])
     manifest = {
         "format": FORMAT,
         "version": __version__,
@@ -89,7 +92,7 @@ def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> b
                 "about": p.about,
                 "why": p.missing or f"the bundle would exceed {MOST_BYTES} bytes",
             }
-            for p in (*sorted((p for p in pieces if p.missing), key=lambda piece: piece.file), *left_out)
+            for p in (*(piece for piece in pieces if piece.missing), *left_out)
         ],
     }
     packed = io.BytesIO()
@@ -105,33 +108,14 @@ def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> b
     return packed.getvalue()
 
 
-def _fit(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
-    kept: list[Piece] = []
-    left_out: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        size += len(_encode(piece.text))
-        (kept if size <= MOST_BYTES else left_out).append(piece)
-    return kept, left_out
+def _fit(pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Piece]]:
+    sizes = accumulate(len(_encode(piece.text)) for piece in pieces)
+    count = sum(size <= MOST_BYTES for size in sizes)
+    return pieces[:count], pieces[count:]
 
 
 def _encode(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write the file atomically, readable for its owner only."""
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-            neighbour.replace(path)
-        finally:
-            neighbour.unlink(missing_ok=True)
-    except OSError as error:
-        raise SettingsError(f"--bundle {path}: {os.strerror(error.errno or 0)}") from error
 
 
 def to_json(document: object) -> str:
@@ -176,11 +160,14 @@ def write_bundle(
         node, pieces, counts = _redact(pieces, node, names)
     pieces.append(Piece("capture.json", "facts of the node's devices", _encode_facts(node, redacts)))
     content = pack(pieces, counts, redacts)
+    where = "standard output" if path is None else f"{path}, readable by you alone"
     if path is None:
         sys.stdout.buffer.write(content)
     else:
-        write(path, content)
-    where = f"{path}, readable by you alone" if path is not None else "standard output"
+        try:
+            replace_file(path, content, MODE)
+        except OSError as error:
+            raise SettingsError(f"--bundle {path}: {os.strerror(error.errno or 0)}") from error
     return _describe(f"{where}: {len(content) >> 10} KiB", pieces, counts, redacts)
 
 
@@ -196,7 +183,9 @@ def _collect(
     yield Piece("findings.json", "the same for programs", to_json(document))
     yield Piece("host.json", "what the doctor's checks judged", to_json(_to_plain(seen.host)))
     yield Piece("cluster.json", "what the API server knows of the node", to_json(_to_plain(seen.cluster)))
-    yield Piece("settings.json", "the settings at work here", to_json(_list_settings(settings)))
+    # no secret is among the settings: keys and tokens are named by their files
+    at_work = {name: _to_plain(getattr(settings, name)) for name in DECLARATIONS}
+    yield Piece("settings.json", "the settings at work here", to_json(at_work))
     yield Piece("versions.json", "versions", to_json(_list_versions(found)))
     for file, about, collect in (
         ("readyz.json", "the driver's parts, and what it has seen", lambda: _fetch(settings, FEATURES_PATH)),
@@ -204,7 +193,11 @@ def _collect(
         ("claims.json", "claims that are prepared here (dranet claims)", lambda: _list_claims(settings)),
         ("state.txt", "files of the state folder", lambda: _list_state(settings.state_dir)),
         ("events.json", "Events of the driver", lambda: to_json(fetch_events(settings))),
-        ("kernel.txt", "kernel messages about NICs, RDMA, PCIe and GPUs", _list_kernel_messages),
+        (
+            "kernel.txt",
+            "kernel messages about NICs, RDMA, PCIe and GPUs",
+            lambda: "\n".join(read_kernel_messages()) + "\n",
+        ),
     ):
         progress(about)
         yield _try(file, about, collect)
@@ -212,19 +205,15 @@ def _collect(
 
 def _try(file: str, about: str, collect: Callable[[], str]) -> Piece:
     try:
-        return Piece(file, about, _cut(collect()))
+        text = collect()
+        cut = f"\n... cut: {len(text) - MOST_TEXT} characters more\n" if len(text) > MOST_TEXT else ""
+        return Piece(file, about, text[:MOST_TEXT] + cut)
     except NotListening:
         return Piece(file, about, missing="no driver answers")
     except DranetError as error:
         return Piece(file, about, missing=error.message)
     except (OSError, ValueError, http.client.HTTPException) as error:
         return Piece(file, about, missing=str(error) or type(error).__name__)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= MOST_TEXT:
-        return text
-    return f"{text[:MOST_TEXT]}\n... cut: {len(text) - MOST_TEXT} characters more\n"
 
 
 def _fetch(settings: Settings, page: str) -> str:
@@ -250,15 +239,6 @@ def _list_state(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _list_kernel_messages() -> str:
-    return "\n".join(read_kernel_messages()) + "\n"
-
-
-def _list_settings(settings: Settings) -> dict[str, object]:
-    """There is no secret among them: keys and tokens are named by their files."""
-    return {name: _to_plain(getattr(settings, name)) for name in DECLARATIONS}
-
-
 def _list_versions(found: Examination) -> dict[str, str]:
     versions = {"dranet": __version__, "python": sys.version.split()[0]}
     for package in _PACKAGES:
@@ -276,12 +256,12 @@ def _list_versions(found: Examination) -> dict[str, str]:
 
 
 def _encode_facts(node: NodeFacts, redacts: bool) -> str:
-    source = f"captured by dranet {__version__} for a support bundle"
-    return encode_capture(Capture(node, f"{source}, redacted" if redacts else source))
+    source = f"captured by dranet {__version__} for a support bundle{', redacted' if redacts else ''}"
+    return encode_capture(Capture(node, source))
 
 
 def _to_plain(value: Any) -> Any:
-    """Frozen facts as JSON has them; mapping and paths as text."""
+    """Frozen facts as JSON has them; paths as text."""
     if isinstance(value, str | int | float | bool | None):
         return value
     if isinstance(value, Mapping):
@@ -378,22 +358,15 @@ def find_names(settings: Settings, found: Examination, texts: Mapping[str, str])
 
 def _find_cluster_names(cluster: ClusterFacts, driver_name: str) -> dict[str, str]:
     """Names of nodes, of domains other than well-known ones, and of extended resources."""
-    domains = {
-        *(resource.partition("/")[0] for resource in cluster.resources),
-        driver_name,
-        *_drivers(cluster),
-    }
+    domains = {resource.partition("/")[0] for resource in cluster.resources}
+    domains |= {driver_name, *(device.driver for device in cluster.others)}
+    resources = (resource.partition("/")[2] for resource in cluster.resources)
     return (
-        dict.fromkeys(_iter_resources(cluster), "resource")
+        # a plain word such as ``gpu`` identifies nothing
+        dict.fromkeys((name for name in resources if re.search("[-_]", name)), "resource")
         | dict.fromkeys((name for name in domains if not name.endswith(KNOWN_DOMAINS)), "domain")
         | dict.fromkeys((device.pool for device in cluster.others), "node")
     )
-
-
-def _iter_resources(cluster: ClusterFacts) -> Iterator[str]:
-    """What people call extended resources; a plain word such as ``gpu`` identifies nothing."""
-    names = (resource.partition("/")[2] for resource in cluster.resources)
-    return (name for name in names if re.search("[-_]", name))
 
 
 def _iter_files(settings: Settings, found: Examination) -> Iterator[str]:
@@ -401,31 +374,20 @@ def _iter_files(settings: Settings, found: Examination) -> Iterator[str]:
     host = found.surroundings.host
     links = {link.ifname for link in found.surroundings.node.links}
     paths = [settings.kubeconfig, *(str(p) for p in (settings.attributes_file, settings.facts_file) if p)]
-    paths += [
-        *host.tuning.swaps,
-        *(text for m in host.managers for text in (m.name, m.detail) if "/" in text),
-    ]
+    paths += host.tuning.swaps
+    paths += (text for m in host.managers for text in (m.name, m.detail) if "/" in text)
     for path in paths:
         stem = path.rpartition("/")[2].partition(".")[0]
-        if any(_is_chosen(word) for word in re.split(r"[-_]+", stem) if word not in links):
+        words = set(filter(None, re.split(r"[-_]+", stem))) - links
+        if not all(_USUAL.fullmatch(word.lower()) for word in words):
             yield stem
-
-
-def _is_chosen(word: str) -> bool:
-    return bool(word) and _USUAL.fullmatch(word.lower()) is None
-
-
-def _drivers(cluster: ClusterFacts) -> Iterator[str]:
-    return (device.driver for device in cluster.others)
 
 
 def _find_object_names(text: str) -> dict[str, str]:
     """Names and namespaces of objects, anywhere in a document."""
     names: dict[str, str] = {}
-    try:
-        _walk(json.loads(text), "", names) if text else None
-    except (ValueError, RecursionError):
-        return names
+    with suppress(ValueError, RecursionError):
+        _walk(json.loads(text), "", names)
     return names
 
 

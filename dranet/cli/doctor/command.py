@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from dranet import __version__
-from dranet.cli.doctor.examine import Examination, Progress, examine, look_below
+from dranet.cli.doctor.examine import Examination, examine, look_below
 from dranet.desk.doctor.catalogue import list_entries
 from dranet.errors import SettingsError
 from dranet.model.findings import WORST_FIRST, Finding, Severity, find_worst
@@ -20,6 +20,7 @@ from dranet.settings import Settings
 from dranet.terminal import (
     CONTINUED,
     Screen,
+    count_of,
     find_screen,
     format_table,
     never_fail_to_print,
@@ -84,7 +85,6 @@ Exit code: 0 when nothing is as bad as --fail-on, 1 when something is,
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "doctor",
         help="what works, what does not, and how to fix it",
@@ -151,8 +151,8 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     if options.bundle:
         _check_bundle(options.bundle, force=options.force)
-    progress = _print_progress if options.bundle else _keep_quiet
-    found = examine(settings, Path(options.host_root) if options.host_root else None, progress)
+    root = Path(options.host_root) if options.host_root else None
+    found = examine(settings, root, *([_print_progress] if options.bundle else []))
     findings = [
         f for f in sort_for_people(found.findings) if f.id not in ignored or f.severity is Severity.OK
     ]
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
         never_fail_to_print()
         print("\n".join(render(findings, find_screen(), shows_all=options.all)))
     if options.bundle:
-        _write_bundle(options, settings, found)
+        _write_bundle(options, look_below(settings, root), found)
     return 1 if _is_bad(findings, options.fail_on) else 0
 
 
@@ -184,10 +184,6 @@ def _check_bundle(target: str, *, force: bool) -> None:
         )
 
 
-def _keep_quiet(_: str) -> None:
-    """Without a bundle it takes a second or two."""
-
-
 def _print_progress(what: str) -> None:
     print(f"looking at {what} ...", file=sys.stderr)
 
@@ -199,15 +195,9 @@ def _write_bundle(options: argparse.Namespace, settings: Settings, found: Examin
     findings = sort_for_people(found.findings)
     text = "\n".join(render(findings, Screen(columns=110), shows_all=True))
     document = build_document(findings, settings, frozenset())
-    progress: Progress = _print_progress
-    lines = write_bundle(
-        None if options.bundle == STANDARD_OUTPUT else Path(options.bundle),
-        look_below(settings, Path(options.host_root) if options.host_root else None),
-        found,
-        (text, document),
-        redacts=not options.no_redact,
-        progress=progress,
-    )
+    path = None if options.bundle == STANDARD_OUTPUT else Path(options.bundle)
+    redacts = not options.no_redact
+    lines = write_bundle(path, settings, found, (text, document), redacts=redacts, progress=_print_progress)
     print("\n".join(lines), file=sys.stderr)
 
 
@@ -260,10 +250,7 @@ def build_document(
 def sort_for_people(findings: Sequence[Finding]) -> list[Finding]:
     """Worst first, and what is about the same part together; parts in the order in which they were asked."""
     parts = list(dict.fromkeys(finding.part for finding in findings))
-    return sorted(
-        findings,
-        key=lambda finding: (WORST_FIRST.index(finding.severity), parts.index(finding.part)),
-    )
+    return sorted(findings, key=lambda one: (WORST_FIRST.index(one.severity), parts.index(one.part)))
 
 
 def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = False) -> Iterator[str]:
@@ -285,12 +272,8 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
 
 
 def _describe(finding: Finding) -> str:
-    """The finding, with its id unless it is OK."""
-    return (
-        f"{finding.seen} [{finding.id}]"
-        if finding.id and finding.severity is not Severity.OK
-        else finding.seen
-    )
+    has_id = finding.id and finding.severity is not Severity.OK
+    return f"{finding.seen} [{finding.id}]" if has_id else finding.seen
 
 
 def _explain(label: str, text: str, screen: Screen) -> Iterator[str]:
@@ -304,12 +287,8 @@ def _explain(label: str, text: str, screen: Screen) -> Iterator[str]:
 
 def _sum_up(findings: Sequence[Finding], *, shows_all: bool) -> str:
     counts = Counter(finding.severity for finding in findings)
-    lines = [
-        f"{counts[severity]} {severity}{'' if counts[severity] == 1 else 's'}"
-        for severity in WORST_FIRST
-        if severity is not Severity.OK and counts[severity]
-    ]
-    total = f"{counts[Severity.OK]} ok" + (f", {', '.join(lines)}" if lines else "")
+    bad = [severity for severity in WORST_FIRST if severity is not Severity.OK and counts[severity]]
+    total = ", ".join([f"{counts[Severity.OK]} ok", *(count_of(counts[one], one) for one in bad)])
     if shows_all:
         return total
     rest = "explains the notes and lists what is ok" if counts[Severity.NOTE] else "lists them"

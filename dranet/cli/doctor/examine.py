@@ -19,13 +19,12 @@ from msgspec.structs import replace
 
 from dranet.cli.doctor.node_config import read_device_plugins, read_kubelet_config, read_runtime_config
 from dranet.cli.doctor.peers import ask_cluster_with_deadline, ask_running_driver, no_answer, not_asked
+from dranet.cli.look import make_scanner
 from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN, NO_NEW_PRIVILEGES, RIGHTS, run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
-from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.driver.publish import CapturedFacts
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
 from dranet.kernel.host_checks import find_root, read_host_facts
 from dranet.kernel.host_trials import try_calls
 from dranet.kernel.netlink.socket import Rights, read_rights
@@ -61,10 +60,7 @@ class Examination(Struct, frozen=True):
 def examine(settings: Settings, root: Path | None = None, progress: Progress = lambda _: None) -> Examination:
     """Everything that can be found out now, in the order in which it was asked.
 
-    Args:
-        settings: the driver's.
-        root: the node's own file system; looked for where it is not given.
-        progress: for a person who waits.
+    ``root`` is the node's own file system; it is looked for where it is not given.
     """
     progress("the running driver")
     running = ask_running_driver(settings)
@@ -81,7 +77,7 @@ def examine(settings: Settings, root: Path | None = None, progress: Progress = l
         *(running if running is not None else [no_answer(settings.bind_address)]),
         *answers,
         *judge_places(look_below(settings, root)),
-        *([rights_elsewhere()] if is_elsewhere(root) else judge_rights(settings)),
+        *([_not_judged("not the driver's container")] if is_elsewhere(root) else judge_rights(settings)),
         *blind,
         *run_checks(surroundings),
     )
@@ -107,13 +103,8 @@ def look_below(settings: Settings, root: Path | None) -> Settings:
         node_path = Path("/run") / path.relative_to(_VAR_RUN) if path.is_relative_to(_VAR_RUN) else path
         return root / node_path.relative_to("/")
 
-    return replace(
-        settings,
-        kubelet_root=below(settings.kubelet_root),
-        state_dir=below(settings.state_dir),
-        cdi_dir=below(settings.cdi_dir),
-        nri_socket=below(settings.nri_socket),
-    )
+    folders = ("kubelet_root", "state_dir", "cdi_dir", "nri_socket")
+    return replace(settings, **{name: below(getattr(settings, name)) for name in folders})
 
 
 def look_around(
@@ -126,8 +117,10 @@ def look_around(
     """What the checks judge; a part that cannot be read is left empty, and reported in ``blind``."""
     node, offered = NodeFacts(), tuple[Device, ...]()
     try:
-        node = _read_node(settings)
-        offered = _find_offered(settings, node)
+        file = settings.facts_file
+        node = CapturedFacts(str(file)).read() if file else make_scanner(settings).read()
+        decisions = take_inventory(node, {}, load_policy(settings))
+        offered = tuple(decision.device for decision in decisions if decision.published)
     except (DranetError, OSError) as error:
         why = "What depends on the node's devices is not judged."
         seen, fix = (error.message, error.hint) if isinstance(error, DranetError) else (str(error), _AS_ROOT)
@@ -154,20 +147,6 @@ def find_shown(running: list[Finding]) -> frozenset[str]:
     return frozenset(sure)
 
 
-def _read_node(settings: Settings) -> NodeFacts:
-    if settings.facts_file:
-        return CapturedFacts(str(settings.facts_file)).read()
-    scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
-    own = (ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses)
-    scanner.set_protected_addresses(list(own))
-    return scanner.read()
-
-
-def _find_offered(settings: Settings, node: NodeFacts) -> tuple[Device, ...]:
-    decisions = take_inventory(node, {}, load_policy(settings))
-    return tuple(decision.device for decision in decisions if decision.published)
-
-
 def _read_host(
     settings: Settings, root: Path | None, node: NodeFacts
 ) -> tuple[HostFacts, tuple[DevicePlugin, ...]]:
@@ -182,6 +161,7 @@ def _read_host(
 
 PLACES = "places"
 _NOT_OURS = "may not be used by this user"
+_NO_NRI = "no NIC can be attached, so no claim with a NIC is prepared"
 PLACE = "place"
 """The id of its findings."""
 
@@ -190,34 +170,32 @@ LEAST_FREE_BYTES = 16 << 20
 
 
 def judge_places(settings: Settings) -> list[Finding]:
-    """One finding for each place; reads only."""
-    return list(_iter_findings(settings))
-
-
-def _iter_findings(settings: Settings) -> Iterator[Finding]:
+    """One finding for each place, and for each damaged record; reads only."""
     registry = settings.kubelet_root / "plugins_registry"
     root = "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?"
-    yield _judge_folder(registry, "the kubelet cannot find the driver", root, may_be_made=False)
-    yield _judge_folder(settings.plugin_dir, "the kubelet cannot call the driver", root)
-    yield _judge_folder(
-        settings.state_dir,
-        "no claim can be prepared: what is promised must be on disk first",
-        "mount a folder of the node's own disk there (--state-dir)",
-    )
-    yield from _judge_damaged_records(settings.state_dir)
-    yield _judge_folder(
-        settings.cdi_dir,
-        "the runtime does not learn what a container of a claim gets",
-        "mount the folder that the runtime reads CDI specs from (--cdi-dir)",
-    )
-    yield _judge_nri_socket(settings.nri_socket)
-    yield _judge_folder(
-        settings.sysfs_root / "class" / "net",
-        "devices of the node are not found",
-        "mount the node's sysfs (--sysfs-root)",
-        may_be_made=False,
-        must_be_writable=False,
-    )
+    return [
+        _judge_folder(registry, "the kubelet cannot find the driver", root, may_be_made=False),
+        _judge_folder(settings.plugin_dir, "the kubelet cannot call the driver", root),
+        _judge_folder(
+            settings.state_dir,
+            "no claim can be prepared: what is promised must be on disk first",
+            "mount a folder of the node's own disk there (--state-dir)",
+        ),
+        *_judge_damaged_records(settings.state_dir),
+        _judge_folder(
+            settings.cdi_dir,
+            "the runtime does not learn what a container of a claim gets",
+            "mount the folder that the runtime reads CDI specs from (--cdi-dir)",
+        ),
+        _judge_nri_socket(settings.nri_socket),
+        _judge_folder(
+            settings.sysfs_root / "class" / "net",
+            "devices of the node are not found",
+            "mount the node's sysfs (--sysfs-root)",
+            may_be_made=False,
+            must_be_writable=False,
+        ),
+    ]
 
 
 def _judge_damaged_records(state_dir: Path) -> Iterator[Finding]:
@@ -256,9 +234,8 @@ def _look_at(folder: Path, matters: str, fix: str, *, may_be_made: bool, must_be
         nearest = next(parent for parent in folder.parents if parent.exists())
         may_make = os.access(nearest, os.W_OK) or not is_like_driver()
         if may_be_made and nearest.is_dir() and may_make:
-            return Finding(
-                PLACES, Severity.NOTE, f"{folder} does not exist yet; the driver makes it", id=PLACE
-            )
+            seen = f"{folder} does not exist yet; the driver makes it"
+            return Finding(PLACES, Severity.NOTE, seen, id=PLACE)
         return _unfit(f"{folder} does not exist", matters, fix)
     if not folder.is_dir():
         return _unfit(f"{folder} is not a folder", matters, fix)
@@ -286,12 +263,12 @@ def _judge_nri_socket(path: Path) -> Finding:
     except OSError as error:
         if error.errno == errno.EACCES and not is_like_driver():
             return _hidden(f"the NRI socket {path}")
-        return _no_nri(f"the NRI socket {path}: {error.strerror}", enable)
+        return _unfit(f"the NRI socket {path}: {error.strerror}", _NO_NRI, enable)
     if trouble == _NOT_OURS and not is_like_driver():
         return _hidden(f"the NRI socket {path}")
     if not trouble:
         return ok(PLACES, str(path), PLACE)
-    return _no_nri(f"the NRI socket {path} {trouble}", enable)
+    return _unfit(f"the NRI socket {path} {trouble}", _NO_NRI, enable)
 
 
 def _probe_socket(path: Path) -> str:
@@ -312,24 +289,13 @@ def _probe_socket(path: Path) -> str:
 
 
 def is_like_driver() -> bool:
-    """Whether we are root, as the driver is: what other users may not see or write does not matter to the
-    driver."""
+    """Root, that is: what other users may not see or write does not matter to the driver."""
     return os.geteuid() == 0
 
 
 def _hidden(what: str) -> Finding:
-    return Finding(
-        PLACES,
-        Severity.NOTE,
-        f"{what} cannot be looked at by this user",
-        "it is not judged",
-        "run the doctor as root",
-        PLACE,
-    )
-
-
-def _no_nri(seen: str, fix: str) -> Finding:
-    return _unfit(seen, "no NIC can be attached, so no claim with a NIC is prepared", fix)
+    seen = f"{what} cannot be looked at by this user"
+    return Finding(PLACES, Severity.NOTE, seen, "it is not judged", "run the doctor as root", PLACE)
 
 
 def _unfit(seen: str, matters: str, fix: str) -> Finding:
@@ -342,8 +308,7 @@ _OWN_PROC = Path("/proc")
 def judge_rights(settings: Settings) -> list[Finding]:
     """One finding for each missing right, or a single one if none is missing; reads only."""
     if os.geteuid() != 0:
-        seen = "not judged: this is not root, as the driver is"
-        return [Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)]
+        return [_not_judged("not root, as the driver is")]
     rights, status = read_rights(), _OWN_PROC / "self/mountinfo"
     mounts = status.read_text(errors="replace") if settings.procfs_root != _OWN_PROC else ""
     missing = [
@@ -355,9 +320,8 @@ def judge_rights(settings: Settings) -> list[Finding]:
     return missing or [ok(RIGHTS, "all that the driver needs", CAPABILITY)]
 
 
-def rights_elsewhere() -> Finding:
-    """A finding for another container than the driver's, whose rights are not the driver's."""
-    seen = "not judged: this is not the driver's container"
+def _not_judged(this_is: str) -> Finding:
+    seen = f"not judged: this is {this_is}"
     return Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)
 
 
@@ -427,8 +391,7 @@ def parse_mount_points(mountinfo: str) -> dict[str, bool]:
     """
     points = {}
     for line in mountinfo.splitlines():
-        before, _, _ = line.partition(" - ")
-        fields = before.split()
+        fields = line.partition(" - ")[0].split()
         if len(fields) >= 6:
             points[fields[4]] = any(tag.startswith(("master:", "shared:")) for tag in fields[6:])
     return points

@@ -12,8 +12,9 @@ import fnmatch
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, TypeVar
 
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.findings import KubeletConfig, RuntimeConfig
@@ -24,7 +25,7 @@ _CONTAINERD = (
     "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
     "var/snap/microk8s/current/args/containerd.toml",
 )
-_CRIO = ("etc/crio/crio.conf",)
+_CRIO = "etc/crio/crio.conf"
 _CRIO_FOLDER = "etc/crio/crio.conf.d"
 _MOST_FILES = 64
 
@@ -36,6 +37,8 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _Table = Mapping[str, Any]
+_T = TypeVar("_T")
+_D = TypeVar("_D")
 
 
 def read_runtime_config(files: PseudoFiles) -> RuntimeConfig | None:
@@ -44,17 +47,9 @@ def read_runtime_config(files: PseudoFiles) -> RuntimeConfig | None:
         text = files.whole_text(path)
         if text:
             return parse_containerd(f"/{path}", _merge_imports(files, path, _parse(text)))
-    texts = [text for path in (*_CRIO, *_list_crio(files)) if (text := files.whole_text(path))]
-    if not texts:
-        return None
-    merged: _Table = {}
-    for text in texts:
-        merged = _merge(merged, _parse(text))
-    return parse_crio("/etc/crio", merged)
-
-
-def _list_crio(files: PseudoFiles) -> list[str]:
-    return [f"{_CRIO_FOLDER}/{name}" for name in files.entries(_CRIO_FOLDER)[:_MOST_FILES]]
+    dropped_in = (f"{_CRIO_FOLDER}/{name}" for name in files.entries(_CRIO_FOLDER)[:_MOST_FILES])
+    texts = [text for path in (_CRIO, *dropped_in) if (text := files.whole_text(path))]
+    return parse_crio("/etc/crio", reduce(_merge, map(_parse, texts))) if texts else None
 
 
 def _parse(text: str) -> _Table:
@@ -66,19 +61,13 @@ def _parse(text: str) -> _Table:
 
 def _merge_imports(files: PseudoFiles, path: str, config: _Table) -> _Table:
     """With the files that it imports, each over those before; imports of imports are not followed."""
-    imports = config.get("imports")
     merged = config
-    for pattern in imports if isinstance(imports, list) else ():
-        if isinstance(pattern, str):
-            for name in _expand(files, pattern, path.rpartition("/")[0]):
-                merged = _merge(merged, _parse(files.whole_text(name)))
+    for pattern in _texts(config.get("imports")) or ():
+        full = pattern.lstrip("/") if pattern.startswith("/") else f"{path.rpartition('/')[0]}/{pattern}"
+        parent, _, last = full.rpartition("/")
+        for name in fnmatch.filter(files.entries(parent)[:_MOST_FILES], last):
+            merged = _merge(merged, _parse(files.whole_text(f"{parent}/{name}")))
     return merged
-
-
-def _expand(files: PseudoFiles, pattern: str, folder: str) -> Iterator[str]:
-    full = pattern.lstrip("/") if pattern.startswith("/") else f"{folder}/{pattern}"
-    parent, _, last = full.rpartition("/")
-    yield from (f"{parent}/{n}" for n in files.entries(parent)[:_MOST_FILES] if fnmatch.fnmatch(n, last))
 
 
 def _merge(lower: _Table, upper: _Table) -> _Table:
@@ -90,60 +79,48 @@ def _merge(lower: _Table, upper: _Table) -> _Table:
 
 
 def parse_containerd(path: str, config: _Table) -> RuntimeConfig:
-    """The contents of the merged file."""
-    plugins = _table(config, "plugins")
-    nri = _table(plugins, NRI_PLUGIN)
-    disabled = config.get("disabled_plugins")
-    is_off = isinstance(disabled, list) and NRI_PLUGIN in disabled
-    cri: _Table = next((table for name in _CRI_PLUGINS if (table := _table(plugins, name))), {})
-    disable = _boolean(nri, "disable")
-    version = config.get("version")
+    plugins = _get(config, "plugins", dict, {})
+    nri = _get(plugins, NRI_PLUGIN, dict, {})
+    is_off = NRI_PLUGIN in _get(config, "disabled_plugins", list, [])
+    cri: _Table = next((table for name in _CRI_PLUGINS if (table := _get(plugins, name, dict, {}))), {})
+    disable = _get(nri, "disable", bool, None)
     return RuntimeConfig(
         path,
         "containerd",
         nri=False if is_off else None if disable is None else not disable,
-        nri_socket=_text(nri, "socket_path"),
-        nri_timeout_seconds=parse_duration(_text(nri, "plugin_request_timeout")),
-        cdi=_boolean(cri, "enable_cdi"),
+        nri_socket=_get(nri, "socket_path", str, ""),
+        nri_timeout_seconds=parse_duration(_get(nri, "plugin_request_timeout", str, "")),
+        cdi=_get(cri, "enable_cdi", bool, None),
         cdi_dirs=_texts(cri.get("cdi_spec_dirs")),
-        version=version if isinstance(version, int) else 1,
+        version=_get(config, "version", int, 1),
     )
 
 
 def parse_crio(path: str, config: _Table) -> RuntimeConfig:
-    crio = _table(config, "crio")
-    nri = _table(crio, "nri")
+    crio = _get(config, "crio", dict, {})
+    nri = _get(crio, "nri", dict, {})
     return RuntimeConfig(
         path,
         "CRI-O",
-        nri=_boolean(nri, "enable_nri"),
-        nri_socket=_text(nri, "nri_listen"),
-        nri_timeout_seconds=parse_duration(_text(nri, "nri_plugin_request_timeout")),
-        cdi_dirs=_texts(_table(crio, "runtime").get("cdi_spec_dirs")),
+        nri=_get(nri, "enable_nri", bool, None),
+        nri_socket=_get(nri, "nri_listen", str, ""),
+        nri_timeout_seconds=parse_duration(_get(nri, "nri_plugin_request_timeout", str, "")),
+        cdi_dirs=_texts(_get(crio, "runtime", dict, {}).get("cdi_spec_dirs")),
     )
 
 
 def parse_duration(text: str) -> float | None:
-    """Parse a duration in Go's form, ``1m30s``; return ``None`` if it is not one."""
+    """Of a duration in Go's form, ``1m30s``; ``None`` if it is not one."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def _table(parent: _Table, key: str) -> _Table:
-    value = parent.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _text(table: _Table, key: str) -> str:
+def _get(table: _Table, key: str, kind: type[_T], default: _D) -> _T | _D:
+    """A value of a file that anyone may have written: the default where it is of another kind."""
     value = table.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _boolean(table: _Table, key: str) -> bool | None:
-    value = table.get(key)
-    return value if isinstance(value, bool) else None
+    return value if isinstance(value, kind) else default
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:
@@ -160,7 +137,6 @@ _CONFIGS = (
     "home/kubernetes/kubelet-config.yaml",
 )
 """kubeadm and kind; then those of managed clusters."""
-_CPU_STATE, _MEMORY_STATE = "cpu_manager_state", "memory_manager_state"
 _MOST_GATES = 256
 
 
@@ -168,12 +144,22 @@ def read_kubelet_config(root: PseudoFiles | None, kubelet_root: PseudoFiles) -> 
     """``root`` is the node's own file system, ``kubelet_root`` the kubelet's; either may be absent."""
     path, config = _find_config(root, kubelet_root)
     cpu, memory = (
-        _text(_parse_document(kubelet_root.whole_text(name)), "policyName")
-        for name in (_CPU_STATE, _MEMORY_STATE)
+        _get(_parse_document(kubelet_root.whole_text(name)), "policyName", str, "")
+        for name in ("cpu_manager_state", "memory_manager_state")
     )
     if not path and not cpu and not memory:
         return None
-    return _build(path or "the kubelet's states", config, cpu, memory)
+    gates = [
+        (n, value) for n, value in _get(config, "featureGates", dict, {}).items() if isinstance(value, bool)
+    ]
+    return KubeletConfig(
+        path=path or "the kubelet's states",
+        topology_policy=_get(config, "topologyManagerPolicy", str, "") or ("none" if config else ""),
+        topology_scope=_get(config, "topologyManagerScope", str, ""),
+        cpu_policy=cpu or _get(config, "cpuManagerPolicy", str, "") or ("none" if config else ""),
+        memory_policy=memory or _get(config, "memoryManagerPolicy", str, "") or ("None" if config else ""),
+        feature_gates=tuple(sorted(gates[:_MOST_GATES])),
+    )
 
 
 def _find_config(root: PseudoFiles | None, kubelet_root: PseudoFiles) -> tuple[str, _Table]:
@@ -186,24 +172,8 @@ def _find_config(root: PseudoFiles | None, kubelet_root: PseudoFiles) -> tuple[s
     return "", {}
 
 
-def _build(path: str, config: _Table, cpu_state: str, memory_state: str) -> KubeletConfig:
-    gates = config.get("featureGates")
-    return KubeletConfig(
-        path=path,
-        topology_policy=_text(config, "topologyManagerPolicy") or ("none" if config else ""),
-        topology_scope=_text(config, "topologyManagerScope"),
-        cpu_policy=cpu_state or _text(config, "cpuManagerPolicy") or ("none" if config else ""),
-        memory_policy=memory_state or _text(config, "memoryManagerPolicy") or ("None" if config else ""),
-        feature_gates=tuple(sorted(_iter_gates(gates if isinstance(gates, dict) else {}))),
-    )
-
-
-def _iter_gates(gates: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    return [(name, value) for name, value in gates.items() if isinstance(value, bool)][:_MOST_GATES]
-
-
 def _parse_document(text: str) -> _Table:
-    """Parse YAML or JSON; return an empty object if it is neither."""
+    """YAML or JSON; an empty object if it is neither."""
     if not text:
         return {}
     try:
@@ -234,13 +204,6 @@ def read_device_plugins(kubelet_root: PseudoFiles) -> tuple[tuple[str, tuple[str
         document = json.loads(kubelet_root.content(_CHECKPOINT, _CHECKPOINT_BYTES) or b"{}")
     except (ValueError, RecursionError):
         return ()
-    data = document.get("Data") if isinstance(document, dict) else None
-    registered = data.get("RegisteredDevices") if isinstance(data, dict) else None
-    if not isinstance(registered, dict):
-        return ()
-    return tuple((name, _read_ids(ids)) for name, ids in sorted(registered.items())[:_MOST_RESOURCES])
-
-
-def _read_ids(ids: object) -> tuple[str, ...]:
-    found = ids[:_MOST_IDS] if isinstance(ids, list) else []
-    return tuple(sorted(item for item in found if isinstance(item, str)))
+    data = _get(document if isinstance(document, dict) else {}, "Data", dict, {})
+    registered = sorted(_get(data, "RegisteredDevices", dict, {}).items())[:_MOST_RESOURCES]
+    return tuple((name, tuple(sorted((_texts(ids) or ())[:_MOST_IDS]))) for name, ids in registered)

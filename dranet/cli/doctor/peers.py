@@ -23,7 +23,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR
 from dranet.cluster.nodes import NodeDevices, parse_resources
 from dranet.cluster.reviews import Denied, fetch_denied
-from dranet.cluster.watch import fetch_snapshot
+from dranet.cluster.watch import Snapshot, fetch_snapshot
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.driver.executor import DriverExecutor
 from dranet.driver.features import judge_api
@@ -73,7 +73,9 @@ def ask_running_driver(settings: Settings) -> list[Finding] | None:
         return [_no_driver(settings.bind_address)]
     doubts = [] if page.is_certified else [_other_certificate(settings)]
     if page.status in (401, 403):
-        return [*doubts, _not_let_in(settings.bind_address, page.status)]
+        seen = f"the driver on {settings.bind_address} does not let us read its page (HTTP {page.status})"
+        fix = "run it in the driver's pod (kubectl exec), or on the node with --bind-address localhost:PORT"
+        return [*doubts, _silent(seen, _NOT_SHOWN, fix)]
     try:
         findings = parse_running(page.body)
     except (ValueError, RecursionError):
@@ -108,7 +110,7 @@ def fetch_page(settings: Settings, path: str) -> Page:
 
 
 def _reachable(host: str) -> str:
-    """The address to connect to: the loopback for a driver that listens on all addresses."""
+    """The loopback for a driver that listens on all addresses."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 
@@ -169,56 +171,39 @@ def parse_running(page: bytes) -> list[Finding]:
     document = json.loads(page)
     try:
         features = [parse_finding(data) for data in document["features"]]
-        parts = [
-            (str(part["name"]), part["ready"] is True, str(part["detail"])) for part in document["parts"]
-        ]
+        parts = [(str(p["name"]), p["ready"] is True, str(p["detail"])) for p in document["parts"]]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError("not the page of a driver") from error
     reported = {finding.part for finding in features if finding.severity is Severity.PROBLEM}
-    shown = [
-        _judge_part(name, ready, detail) for name, ready, detail in parts if ready or name not in reported
-    ]
+    shown = [_judge_part(*part) for part in parts if part[1] or part[0] not in reported]
     return [*shown, *features]
 
 
 def _judge_part(name: str, ready: bool, detail: str) -> Finding:
     if ready:
         return ok(name, f"ready{f': {detail}' if detail else ''}", NOT_READY)
-    seen = detail or "not ready"
-    return Finding(name, Severity.PROBLEM, seen, _MEANS.get(name, ""), "see the driver's log", NOT_READY)
+    seen, fix = detail or "not ready", "see the driver's log"
+    return Finding(name, Severity.PROBLEM, seen, _MEANS.get(name, ""), fix, NOT_READY)
+
+
+_NOT_SHOWN = "what it knows of the kubelet and the runtime cannot be shown"
 
 
 def no_answer(bind_address: str) -> Finding:
-    return Finding(
-        DRIVER,
-        Severity.WARNING,
+    return _silent(
         f"no driver answers on {bind_address}",
         "what the kubelet and the runtime can do is seen by a running driver alone",
         "start it and look again; --bind-address is where it answers",
-        SILENT,
     )
 
 
 def _no_driver(bind_address: str) -> Finding:
-    return Finding(
-        DRIVER,
-        Severity.WARNING,
-        f"what answers on {bind_address} is no driver of this version",
-        "what it knows of the kubelet and the runtime cannot be shown",
-        "run the doctor of the driver's own image, or correct --bind-address",
-        SILENT,
-    )
+    fix = "run the doctor of the driver's own image, or correct --bind-address"
+    return _silent(f"what answers on {bind_address} is no driver of this version", _NOT_SHOWN, fix)
 
 
-def _not_let_in(bind_address: str, status: int) -> Finding:
-    return Finding(
-        DRIVER,
-        Severity.WARNING,
-        f"the driver on {bind_address} does not let us read its page (HTTP {status})",
-        "what it knows of the kubelet and the runtime cannot be shown",
-        "run it in the driver's pod (kubectl exec), or on the node with --bind-address localhost:PORT",
-        SILENT,
-    )
+def _silent(seen: str, matters: str, fix: str) -> Finding:
+    return Finding(DRIVER, Severity.WARNING, seen, matters, fix, SILENT)
 
 
 def _other_certificate(settings: Settings) -> Finding:
@@ -249,26 +234,22 @@ Answers = tuple[list[Finding], ClusterFacts]
 
 
 async def ask_cluster_with_deadline(settings: Settings, *, ask_for_features: bool) -> Answers:
-    """As :func:`ask_cluster`, but not for longer than :data:`CLUSTER_SECONDS`, name servers included."""
+    """Name servers take part of :data:`CLUSTER_SECONDS`, too."""
     asyncio.get_running_loop().set_default_executor(DriverExecutor(1))
     try:
         async with asyncio.timeout(CLUSTER_SECONDS):
             return await ask_cluster(settings, ask_for_features=ask_for_features)
     except TimeoutError:
-        slow = Finding(
-            API,
-            Severity.PROBLEM,
+        slow = _problem(
             f"the API server has not answered everything within {CLUSTER_SECONDS:g} s",
             "devices are published late and claims prepared late, if at all",
             "is it overloaded, or the way to it or to the name server broken?",
-            API_SERVER,
         )
         return [slow], ClusterFacts()
 
 
 async def ask_cluster(settings: Settings, *, ask_for_features: bool) -> Answers:
-    """The Node object, the rights of the caller, what other drivers offer here, and, where no driver has done
-    so, the optional fields."""
+    """The optional fields are for a node where no driver has asked for them."""
     if not settings.kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return [not_asked("this is no pod, and no --kubeconfig is given")], ClusterFacts()
     try:
@@ -278,7 +259,9 @@ async def ask_cluster(settings: Settings, *, ask_for_features: bool) -> Answers:
     async with client:
         try:
             finding, facts = await _look_at_node(client, settings.node_name)
-            findings = [finding, *judge_denied(await _fetch_denied(client, settings))]
+            asks = settings.metrics_authentication is Authentication.KUBERNETES
+            needed = (*permissions.PERMISSIONS, *(permissions.AUTHENTICATION_PERMISSIONS if asks else ()))
+            findings = [finding, *judge_denied(await fetch_denied(client, settings.driver_name, needed))]
         except DranetError as error:
             return [_no_api_server(error)], ClusterFacts()
         if ask_for_features:
@@ -292,13 +275,6 @@ def _open_client(settings: Settings) -> ApiClient:
     return ApiClient.from_in_cluster()
 
 
-async def _fetch_denied(client: ApiClient, settings: Settings) -> list[Denied]:
-    """Ask which of the rights that the driver needs with these settings are denied."""
-    asks = settings.metrics_authentication is Authentication.KUBERNETES
-    needed = (*permissions.PERMISSIONS, *(permissions.AUTHENTICATION_PERMISSIONS if asks else ()))
-    return await fetch_denied(client, settings.driver_name, needed)
-
-
 async def _look_at_node(client: ApiClient, node_name: str) -> tuple[Finding, ClusterFacts]:
     try:
         node = await client.get(paths.node(node_name))
@@ -308,25 +284,17 @@ async def _look_at_node(client: ApiClient, node_name: str) -> tuple[Finding, Clu
             return Finding(API, Severity.NOTE, seen, id=API_SERVER), ClusterFacts()
         if error.reason is not Reason.API_NOT_FOUND:
             raise
-        finding = Finding(
-            API,
-            Severity.PROBLEM,
+        finding = _problem(
             f"there is no Node called {node_name}",
             "slices belong to the Node object, and are not published without it",
             "set --node-name by the downward API (spec.nodeName)",
-            API_SERVER,
         )
         return finding, ClusterFacts()
-    facts = replace(parse_node(node), server_version=await _ask_version(client))
+    version = ""
+    with suppress(DranetError):  # every user may ask, unless that right was removed
+        version = _text(await client.get("/version"), "gitVersion")
+    facts = replace(parse_node(node), server_version=version)
     return ok(API, f"{client.url} answers and knows node {node_name}", API_SERVER), facts
-
-
-async def _ask_version(client: ApiClient) -> str:
-    """Ask for the version, which every user may by default; empty where that right was removed."""
-    try:
-        return _text(await client.get("/version"), "gitVersion")
-    except DranetError:
-        return ""
 
 
 def parse_node(node: JsonObject) -> ClusterFacts:
@@ -346,7 +314,7 @@ def _text(document: Any, key: str) -> str:
 
 
 async def _add_slices(client: ApiClient, settings: Settings, facts: ClusterFacts) -> ClusterFacts:
-    """Add the devices of other drivers; a missing right has been reported already."""
+    """The devices of other drivers as well; a missing right has been reported already."""
     devices = NodeDevices(client, settings.driver_name, settings.node_name)
     selector = f"spec.nodeName={settings.node_name},spec.driver!={settings.driver_name}"
     try:
@@ -394,14 +362,12 @@ def not_asked(why: str) -> Finding:
 
 
 def _no_api_server(error: DranetError) -> Finding:
-    return Finding(
-        API,
-        Severity.PROBLEM,
-        error.message,
-        "devices are not published and claims not prepared",
-        error.hint or "is --kubeconfig right, or is this the driver's pod?",
-        API_SERVER,
-    )
+    fix = error.hint or "is --kubeconfig right, or is this the driver's pod?"
+    return _problem(error.message, "devices are not published and claims not prepared", fix)
+
+
+def _problem(seen: str, matters: str, fix: str) -> Finding:
+    return Finding(API, Severity.PROBLEM, seen, matters, fix, API_SERVER)
 
 
 EVENTS_SECONDS = 10.0
@@ -414,13 +380,12 @@ def fetch_events(settings: Settings) -> list[JsonObject]:
     Raises:
         DranetError: no API server, or no right; the driver's own role has none.
     """
-    return asyncio.run(_fetch_events(settings))
 
+    async def fetch() -> Snapshot:
+        async with asyncio.timeout(EVENTS_SECONDS), _open_client(settings) as client:
+            return await fetch_snapshot(client, paths.events())
 
-async def _fetch_events(settings: Settings) -> list[JsonObject]:
-    async with asyncio.timeout(EVENTS_SECONDS), _open_client(settings) as client:
-        found = await fetch_snapshot(client, paths.events())
-    ours = [event for event in found.items if is_event_of(event, settings.driver_name)]
+    ours = [event for event in asyncio.run(fetch()).items if _is_event_of(event, settings.driver_name)]
     return [trim_event(event) for event in ours[-MOST_EVENTS:]]
 
 
@@ -431,15 +396,14 @@ _EVENT_FIELDS = (
 
 
 def trim_event(event: JsonObject) -> JsonObject:
-    """Keep what the driver wrote and about which object; drop what others have added (labels,
-    annotations)."""
+    """What the driver wrote, about which object; not what others have added (labels, annotations)."""
     metadata = event.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
     kept = {name: named[name] for name in ("name", "namespace") if name in named}
     return {"metadata": kept, **{name: event[name] for name in _EVENT_FIELDS if name in event}}
 
 
-def is_event_of(event: JsonObject, driver: str) -> bool:
+def _is_event_of(event: JsonObject, driver: str) -> bool:
     source = event.get("source")
     names = (event.get("reportingComponent"), source.get("component") if isinstance(source, dict) else None)
     return driver in names

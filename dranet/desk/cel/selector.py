@@ -19,7 +19,7 @@ Attributes = Mapping[str, AttributeScalar | Sequence[AttributeScalar]]
 Capacity = Mapping[str, str | int]
 """Kubernetes quantities (``10Gi``, ``500m``)."""
 
-_compile = lru_cache(maxsize=1024)(Expression.compile)
+_compile = lru_cache(maxsize=1024)(Expression)
 """One selector of a class is asked for by every claim that names the class."""
 
 _USES_OF_A_BINDING = 64

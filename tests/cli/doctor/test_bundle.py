@@ -196,7 +196,7 @@ def test_it_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None
         document = json.load(manifest)
     assert [entry["file"] for entry in document["files"]] == ["a"]
     assert document["missing"][0]["why"] == "the bundle would exceed 10 bytes"
-    assert bundle._cut("x" * 8) == "xxxxx\n... cut: 3 characters more\n"
+    assert bundle._try("a", "a", lambda: "x" * 8).text == "xxxxx\n... cut: 3 characters more\n"
 
 
 def test_names_are_found_wherever_objects_are_named() -> None:

@@ -78,7 +78,7 @@ def test_what_may_not_be_read_at_all_is_a_finding_and_ends_nothing(monkeypatch: 
     def refuse(_: Settings) -> None:
         raise PermissionError(13, "Permission denied", "/proc/1/root/sys")
 
-    monkeypatch.setattr(examining, "_read_node", refuse)
+    monkeypatch.setattr(examining, "make_scanner", refuse)
     blind: list[Finding] = []
     look_around(Settings(), ClusterFacts(), [], Path("/nowhere"), blind)
     (finding,) = blind
