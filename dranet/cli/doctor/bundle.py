@@ -184,8 +184,8 @@ def _collect(
     yield Piece("host.json", "what the doctor's checks judged", to_json(_to_plain(seen.host)))
     yield Piece("cluster.json", "what the API server knows of the node", to_json(_to_plain(seen.cluster)))
     # no secret is among the settings: keys and tokens are named by their files
-    at_work = {name: _to_plain(getattr(settings, name)) for name in DECLARATIONS}
-    yield Piece("settings.json", "the settings at work here", to_json(at_work))
+    in_force = {name: _to_plain(getattr(settings, name)) for name in DECLARATIONS}
+    yield Piece("settings.json", "the settings at work here", to_json(in_force))
     yield Piece("versions.json", "versions", to_json(_list_versions(found)))
     for file, about, collect in (
         ("readyz.json", "the driver's parts, and what it has seen", lambda: _fetch(settings, FEATURES_PATH)),

@@ -110,7 +110,7 @@ def parse_crio(path: str, config: _Table) -> RuntimeConfig:
 
 
 def parse_duration(text: str) -> float | None:
-    """Of a duration in Go's form, ``1m30s``; ``None`` if it is not one."""
+    """Seconds of a duration in Go's form, ``1m30s``; ``None`` if it is not one."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None

@@ -234,7 +234,7 @@ Answers = tuple[list[Finding], ClusterFacts]
 
 
 async def ask_cluster_with_deadline(settings: Settings, *, ask_for_features: bool) -> Answers:
-    """Name servers take part of :data:`CLUSTER_SECONDS`, too."""
+    """:data:`CLUSTER_SECONDS` include the time that name servers take."""
     asyncio.get_running_loop().set_default_executor(DriverExecutor(1))
     try:
         async with asyncio.timeout(CLUSTER_SECONDS):
