@@ -86,11 +86,7 @@ _KEPT_REASONS = (Reason.MISSING_FEATURE, Reason.DHCP_LEASE_EXPIRED)
 T = TypeVar("T")
 
 StepObserver = Callable[[str, float], None]
-"""Called with the name of a :data:`~dranet.model.plan.Step` and its seconds; must be quick."""
-
-
 Interrupt = Callable[[], str]
-"""Why the attach is to stop, empty while it may go on; asked before each step, so it must be quick."""
 
 
 def attach(
@@ -112,8 +108,8 @@ def attach(
 
     ``why_stop`` is asked before each step; a reason is a failure like any other. A step that the kernel is
     busy with is not cut off. ``observe`` hears of each step that was taken, by the name of the first of those
-    that went out together, and for how long. ``confirm`` is called when all is in place: what it raises
-    undoes the attach as a refused step does.
+    that went out together, and for how many seconds. Both must be quick. ``confirm`` is called when all is in
+    place: what it raises undoes the attach as a refused step does.
 
     Raises:
         DeviceError: a link is gone or another device than the one prepared (``DeviceNotFound``), enslaved
@@ -143,8 +139,6 @@ def attach(
 
 
 class _Attachment(Struct, frozen=True):
-    """One call of :func:`attach`: both sides, the guard and the undo stack."""
-
     home: Side
     pod: Side
     guard: UplinkGuard
@@ -238,8 +232,18 @@ class _Attachment(Struct, frozen=True):
             raise DeviceError(f"link {found.link.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
         self.undo.later(plan.device, partial(return_link, plan, host, self.home, self.pod, self.interrupts))
         reached(Failpoint.ATTACH_LINK_FOUND)
+        # One message. The kernel closes the link itself before it leaves, so that name and MAC address may
+        # change; an explicit down would only add a second wait for traffic to drain.
+        request = set_link_request(
+            found.link.ifindex,
+            attribute_u32(IFLA_NET_NS_FD, self.pod.netns.fileno()),
+            attribute_text(IFLA_IFNAME, move.pod_ifname),
+            *_properties(move.mtu, move.mac),
+            operation="move-link",
+            link=host.ifname,
+        )
         try:
-            self._move(host, move, found.link)
+            self.home.rtnl.request(request)
             reached(Failpoint.ATTACH_LINK_MOVED)
         except KernelError as refusal:
             self._explain_taken_name(plan, refusal)
@@ -249,19 +253,9 @@ class _Attachment(Struct, frozen=True):
             raise KernelError("the link did not appear in the pod", operation="move-link")
         return self._target(plan, moved, is_new=True)
 
-    def _move(self, host: LinkState, move: MoveLink, link: Link) -> None:
-        """One message. The kernel closes the link itself before it leaves, so that name and MAC address may
-        change; an explicit down would only add a second wait for traffic to drain."""
-        target = attribute_u32(IFLA_NET_NS_FD, self.pod.netns.fileno())
-        attributes = [target, attribute_text(IFLA_IFNAME, move.pod_ifname), *_properties(move.mtu, move.mac)]
-        self.home.rtnl.request(
-            set_link_request(link.ifindex, *attributes, operation="move-link", link=host.ifname)
-        )
-
     def _explain_taken_name(self, plan: AttachPlan, refusal: KernelError) -> None:
-        taken_by = None
-        if refusal.errno == errno.EEXIST:
-            taken_by = read_link(self.pod.rtnl, ifname=plan.pod_ifname)
+        is_taken = refusal.errno == errno.EEXIST
+        taken_by = read_link(self.pod.rtnl, ifname=plan.pod_ifname) if is_taken else None
         if taken_by is not None:
             kind = f"{taken_by.kind} " if taken_by.kind else ""
             refusal.message += f": the pod has a {kind}link {plan.pod_ifname} ({taken_by.mac}) already"
@@ -322,7 +316,6 @@ def _properties(mtu: int | None, mac: str | None) -> list[bytes]:
 
 
 def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
-    """The refusal of a step, with the device that it was for."""
     name = f" as {plan.pod_ifname}" if plan.pod_ifname else ""
     return KernelError(
         f"attach {plan.device}{name}: {refusal.message}",

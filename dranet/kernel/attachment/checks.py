@@ -26,7 +26,7 @@ from dranet.kernel.attachment.links import (
     open_pod_side,
     read_addresses,
     read_link,
-    read_permanent_neighbours,
+    read_neighbours,
     steps_of,
 )
 from dranet.kernel.attachment.properties import neighbour_what, route_what
@@ -198,7 +198,6 @@ class UplinkGuard:
         return seen.values()
 
     def _read_family(self, link: Link) -> Iterator[Link]:
-        """The ports of a master, and the other links of an Open vSwitch."""
         if link.kind in MASTER_KINDS:
             ports = self._dump(dump_links_request(master=link.ifindex))
             yield from (port for port in ports if port.master == link.ifindex)
@@ -291,7 +290,7 @@ def look_at(plan: AttachPlan, pod: Side, link: Link | None) -> SeenLink | None:
         link,
         read_addresses(pod.rtnl, link),
         read_link_routes(pod, link) if steps_of(plan, AddRoute) else (),
-        read_permanent_neighbours(pod.rtnl, link) if steps_of(plan, AddNeighbour) else (),
+        read_neighbours(pod.rtnl, link, proxies=False) if steps_of(plan, AddNeighbour) else (),
     )
 
 
@@ -308,7 +307,6 @@ def read_attached(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple
 
 
 def describe(plan: AttachPlan, seen: SeenLink, rules: PodRules) -> AttachedLink:
-    """Describe a link that was read in the pod, for the claim's status."""
     link = seen.link
     return AttachedLink(
         plan.device,
@@ -422,7 +420,6 @@ def _has_link(plan: AttachPlan) -> bool:
 
 
 def find_absent(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Names of the devices that are not in ``netns``, whatever the names of their links."""
     with open_pod_side(netns) as pod:
         names = {plan.pod_ifname for plan in plans}
         return tuple(plan.device for plan in plans if not _is_present(plan, pod, names))

@@ -283,7 +283,6 @@ def queue_difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> lis
 
 @contextmanager
 def open_queues(side: Side, ifname: str) -> Iterator[Queues]:
-    """The queues of a link that is on this side."""
     with open_sysfs(side, writable=True) as root:
         sysfs = PseudoFiles(root, [])
         online = sum(1 << cpu for cpu in parse_cpu_list(sysfs.text("devices/system/cpu/online")))

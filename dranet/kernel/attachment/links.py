@@ -28,10 +28,6 @@ from dranet.kernel.netlink.inet import (
     parse_route,
 )
 from dranet.kernel.netlink.rtnl import (
-    IFF_ALLMULTI,
-    IFF_MULTICAST,
-    IFF_NOARP,
-    IFF_PROMISC,
     IFLA_INFO_KIND,
     IFLA_LINK,
     OFFLOAD_SIZES,
@@ -82,13 +78,11 @@ class Side:
 
     @property
     def genl(self) -> NetlinkSocket:
-        """A generic netlink socket, opened at the first use."""
         if self._genl is None:
             self._genl = self.run(lambda: NetlinkSocket.open(NETLINK_GENERIC))
         return self._genl
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in this namespace."""
         return function() if self._visit is None else self._visit.run(function)
 
     def close(self) -> None:
@@ -128,8 +122,6 @@ def open_pod_side(netns: NetworkNamespace) -> Iterator[Side]:
 
 
 class Found(Struct, frozen=True):
-    """A link and the side it is on."""
-
     side: Side
     link: Link
 
@@ -219,7 +211,6 @@ class UndoStack:
         self._undos: list[tuple[str, Undo]] = []
 
     def later(self, device: str, undo: Undo) -> None:
-        """Take this back if a later step fails."""
         self._undos.append((device, undo))
 
     def run(self) -> tuple[str, ...]:
@@ -238,36 +229,25 @@ class UndoStack:
 
 
 def write_pod_sysctls(pod: Side, device: str, wanted: Iterable[tuple[str, str]], undo: UndoStack) -> None:
-    """Write values by path, in order.
-
-    Raises:
-        KernelError: the kernel refused one; those before it are written.
-    """
+    """Write values by path, in order. Where the kernel refuses one, those before it are written."""
     before: list[tuple[str, str]] = []
 
     def write() -> None:
         for path, value in wanted:
-            was = write_sysctl(path, value)
-            before.append((path, was))
+            before.append((path, write_sysctl(path, value)))
 
-    undo.later(device, partial(_write_back, pod, before))
+    undo.later(device, lambda: pod.run(lambda: list(_write_back(before))))
     pod.run(write)
 
 
-def _write_back(pod: Side, before: Sequence[tuple[str, str]]) -> list[str]:
+def _write_back(before: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Write the previous values. An empty one could not be read and cannot be restored."""
-    problems: list[str] = []
-
-    def write() -> None:
-        for path, value in reversed(before):
-            try:
-                if value:
-                    write_sysctl(path, value)
-            except KernelError as error:
-                problems.append(error.message)
-
-    pod.run(write)
-    return problems
+    for path, value in reversed(before):
+        try:
+            if value:
+                write_sysctl(path, value)
+        except KernelError as error:
+            yield error.message
 
 
 # --- one link, as Prepare records it and release gives it back ------------------------------------------
@@ -289,20 +269,20 @@ STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 
 def read_link(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> Link | None:
     """Return one link by index or name (also an alternative name), or ``None``."""
+    payload = read_link_message(rtnl, ifindex, ifname)
+    return None if payload is None else decode(parse_link, payload)
+
+
+def read_link_message(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> bytes | None:
     if not (ifindex or ifname):
         return None
     try:
         answers = rtnl.request(get_link_request(ifindex, ifname))
     except KernelError as error:
-        if is_no_such_link(error):
+        if error.errno in (errno.ENODEV, errno.ERANGE):  # the second for an impossible name
             return None
         raise
-    return decode(parse_link, answers[0].payload) if answers else None
-
-
-def is_no_such_link(error: KernelError) -> bool:
-    """Whether a refused look-up means that the link is not there (an impossible name is ERANGE)."""
-    return error.errno in (errno.ENODEV, errno.ERANGE)
+    return answers[0].payload if answers else None
 
 
 def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
@@ -339,18 +319,11 @@ def _iter_stacked(rtnl: NetlinkSocket, link: Link) -> Iterator[Link]:
 def read_addresses(rtnl: NetlinkSocket, link: Link) -> tuple[Address, ...]:
     """Addresses in the kernel's order, primary before secondary, without those it makes by itself."""
     parse = partial(parse_address, names={link.ifindex: link.ifname})
-    found: list[Address] = []
-    for payload in rtnl.dump(dump_addresses_request(link.ifindex)):
-        parsed = decode(parse, payload)
-        # The index is compared again: kernels before 5.0 ignore the filter.
-        if parsed and parsed[0] == link.ifindex and not _is_self_made(parsed[1], payload):
-            found.append(parsed[1])
-    return tuple(found)
-
-
-def _is_self_made(address: Address, payload: bytes) -> bool:
-    is_privacy_address = ":" in address.cidr and bool(address.flags & IFA_F_TEMPORARY)
-    return is_privacy_address or is_kernel_link_local(payload)
+    payloads = rtnl.dump(dump_addresses_request(link.ifindex))
+    parsed = [decode(parse, payload) for payload in payloads if not is_kernel_link_local(payload)]
+    # The index is compared again: kernels before 5.0 ignore the filter.
+    found = (address for index, address in filter(None, parsed) if index == link.ifindex)
+    return tuple(a for a in found if ":" not in a.cidr or not a.flags & IFA_F_TEMPORARY)
 
 
 def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
@@ -363,7 +336,12 @@ def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
     found = list(_iter_made_routes(rtnl, link))
     for route, is_sayable in found:
         if not is_sayable and route.protocol != RTPROT_RA:
-            raise _not_restorable(link, route)
+            raise DeviceError(
+                f"link {link.ifname} carries the route {route.destination}, which could not be restored",
+                hint="it has several next hops or a nexthop object, an encapsulation, a ToS, a source "
+                "prefix, realms or metrics beyond the MTU",
+                reason=Reason.DEVICE_BUSY,
+            )
     return tuple(route for route, is_sayable in found if is_sayable)
 
 
@@ -373,23 +351,16 @@ def read_restorable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]
 
 
 def _iter_made_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bool]]:
-    """Yield the routes that the kernel did not make itself, each with whether ``Route`` expresses all of
-    it."""
-    for route, payload in iter_routes(rtnl, link):
-        if is_made_route(route):
-            yield route, is_plain_route(payload) and not _has_more(payload)
-
-
-def is_made_route(route: Route) -> bool:
-    """Whether another than the kernel made a route.
+    """Routes that the kernel did not make itself, each with whether ``Route`` expresses all of it.
 
     The kernel puts what it makes of addresses and router advertisements into the tables main and local. In
     another table these protocols are of programs: systemd-networkd's ``RouteTable=`` for router
     advertisements, scripts that copy a connected route.
     """
-    if route.table == RT_TABLE_LOCAL:
-        return False
-    return route.table != RT_TABLE_MAIN or route.protocol not in SELF_MADE_ROUTES
+    for route, payload in iter_routes(rtnl, link):
+        is_self_made = route.table == RT_TABLE_MAIN and route.protocol in SELF_MADE_ROUTES
+        if route.table != RT_TABLE_LOCAL and not is_self_made:
+            yield route, is_plain_route(payload) and not _has_more(payload)
 
 
 def _has_more(payload: bytes) -> bool:
@@ -430,38 +401,16 @@ def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]
         for payload in rtnl.dump(dump_routes_request(family, ifindex=link.ifindex)):
             route = decode(parse_route, payload)
             # A kernel without the family answers for all; kernels before 5.0 ignore the filter.
-            if payload[0] == family and route is not None and _is_through(route, link.ifindex):
+            if payload[0] == family and route and link.ifindex in (route.ifindex, *route.next_hops):
                 yield route, payload
 
 
-def _not_restorable(link: Link, route: Route) -> DeviceError:
-    return DeviceError(
-        f"link {link.ifname} carries the route {route.destination}, which could not be restored",
-        hint="it has several next hops or a nexthop object, an encapsulation, a ToS, a source prefix, realms "
-        "or metrics beyond the MTU",
-        reason=Reason.DEVICE_BUSY,
-    )
-
-
-def _is_through(route: Route, ifindex: int) -> bool:
-    return route.ifindex == ifindex or ifindex in route.next_hops
-
-
-def read_neighbours(rtnl: NetlinkSocket, link: Link) -> tuple[Neighbour, ...]:
-    """The permanent neighbours of the link, and the addresses that it answers for."""
-    return read_permanent_neighbours(rtnl, link) + _read_neighbours(rtnl, link, proxies=True)
-
-
-def read_permanent_neighbours(rtnl: NetlinkSocket, link: Link) -> tuple[Neighbour, ...]:
-    """Those of both IP versions."""
-    return _read_neighbours(rtnl, link, proxies=False)
-
-
-def _read_neighbours(rtnl: NetlinkSocket, link: Link, *, proxies: bool) -> tuple[Neighbour, ...]:
-    payloads = rtnl.dump(dump_neighbours_request(link.ifindex, proxies))
-    found = (
-        decode(lambda data: parse_permanent_neighbour(data, link.ifindex), payload) for payload in payloads
-    )
+def read_neighbours(rtnl: NetlinkSocket, link: Link, *, proxies: bool = True) -> tuple[Neighbour, ...]:
+    """The permanent neighbours of the link, and with ``proxies`` the addresses that it answers for."""
+    parse = partial(parse_permanent_neighbour, ifindex=link.ifindex)
+    payloads = rtnl.dump(dump_neighbours_request(link.ifindex))
+    payloads += rtnl.dump(dump_neighbours_request(link.ifindex, proxies=True)) if proxies else []
+    found = (decode(parse, payload) for payload in payloads)
     return tuple(neighbour for neighbour in found if neighbour is not None)
 
 
@@ -471,9 +420,6 @@ def _read_neighbours(rtnl: NetlinkSocket, link: Link, *, proxies: bool) -> tuple
 IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 0x2000, 0x4000, 0x8000
 ODD_FLAGS = IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
 """An administrator can set these too, and does not; a tenant might."""
-SETTABLE_FLAGS = IFF_NOARP | IFF_MULTICAST | IFF_PROMISC | IFF_ALLMULTI | ODD_FLAGS
-"""Everything that ``ip link set`` changes, except ``IFF_UP``. The kernel reports promiscuity here only if an
-administrator requested it (``dev->gflags``); packet sockets and bridges count in ``IFLA_PROMISCUITY``."""
 
 # linux/if_link.h
 IFLA_BROADCAST, IFLA_LINKMODE, IFLA_GSO_MAX_SEGS = 2, 17, 40
@@ -514,17 +460,13 @@ class LinkDetails(Struct, frozen=True):
 def parse_link_details(payload: bytes, link: Link) -> LinkDetails:
     """Parse what is left of the RTM_NEWLINK that ``link`` was parsed from."""
     found = parse_attributes(payload, _HEADER_BYTES, _WANTED)
+    token = parse_ipv6_token(payload)
     broadcast = found.get(IFLA_BROADCAST, ETHERNET_BROADCAST)
     has_odd_broadcast = link.arp_type == _ETHERNET and broadcast != ETHERNET_BROADCAST
     return LinkDetails(
         offload_sizes={name: u32(found, kind) for name, kind in SIZES.items() if kind in found},
-        token=_canonical(parse_ipv6_token(payload)),
+        token=str(IPv6Address(token)) if token else "",  # as claims write it; the C library has ``::0.5.0.6``
         odd_flags=link.flags & ODD_FLAGS,
         link_mode=found.get(IFLA_LINKMODE, b"\0")[0],
         broadcast=broadcast.hex(":") if has_odd_broadcast else "",
     )
-
-
-def _canonical(token: str) -> str:
-    """``::5:6`` as claims write it; the C library prints ``::0.5.0.6``."""
-    return str(IPv6Address(token)) if token else ""

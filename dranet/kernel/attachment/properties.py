@@ -2,11 +2,10 @@
 
 Each request restores one property, so that a refusal affects no other, and names the difference it removes.
 
-Some changes are not differences because they happen by themselves: the index of a link whose old index was
-taken meanwhile; the remaining lifetime of an address; address flags that an administrator does not set; the
-coalescing values that an adaptive driver chooses (``ethtool.settings.difference``). Carrier and speed are not
-recorded. Additions to the record (addresses, routes, neighbours, qdiscs) are not differences either: a move
-removes them all, so a program on the host added them.
+Not a difference is what happens by itself: the index of a link whose old index was taken meanwhile; the
+remaining lifetime of an address; address flags that an administrator does not set; the coalescing values that
+an adaptive driver chooses. Neither are additions (addresses, routes, neighbours, qdiscs): a move removes them
+all, so a program on the host added them.
 """
 
 from __future__ import annotations
@@ -72,11 +71,8 @@ Item = TypeVar("Item", Address, Route, Neighbour, TrafficControl)
 
 
 class Property(Struct, frozen=True):
-    """One field of ``LinkState``, and what sets it: an attribute of RTM_NEWLINK, or a flag.
-
-    ``up`` and ``token`` have neither: they are set at their own time (:func:`iter_network_requests`,
-    ``restore``).
-    """
+    """One field of ``LinkState``, and what sets it: an attribute of RTM_NEWLINK, or a flag. ``up`` and
+    ``token`` have neither: they are set at their own time."""
 
     what: str
     field: str
@@ -96,9 +92,7 @@ PROPERTIES = (
     Property("mtu", "mtu", lambda state: attribute_u32(IFLA_MTU, state.mtu)),
     Property("alias", "alias", lambda state: attribute(IFLA_IFALIAS, state.alias.encode())),
     Property(
-        "tx queue length",
-        "tx_queue_length",
-        lambda state: attribute_u32(IFLA_TXQLEN, state.tx_queue_length),
+        "tx queue length", "tx_queue_length", lambda state: attribute_u32(IFLA_TXQLEN, state.tx_queue_length)
     ),
     Property("group", "group", lambda state: attribute_u32(IFLA_GROUP, state.group)),
     Property("up", "up"),
@@ -137,12 +131,14 @@ def find_differences(wanted: LinkState, found: LinkState, details: LinkDetails) 
             Difference(item.what, _text(getattr(wanted, item.field)), _text(getattr(found, item.field)))
             for item in _differing(wanted, found)
         ),
-        *_differing_names(wanted, found),
+        *_differing_values("", _joined_altnames(wanted), _joined_altnames(found)),
         *(Difference(what, "the kernel's default", value) for what, value in details.oddities.items()),
         *_differing_values("", wanted.offload_sizes, found.offload_sizes),
         *_missing(wanted.addresses, found.addresses, address_what, _address_text, _steady_address),
         *_missing(wanted.routes, found.routes, route_what, _route_text, _steady_route),
-        *_missing(wanted.neighbours, found.neighbours, neighbour_what, _neighbour_text),
+        *_missing(
+            wanted.neighbours, found.neighbours, neighbour_what, lambda n: n.mac or "answered by proxy"
+        ),
         *_missing(wanted.traffic_control, found.traffic_control, traffic_what, _traffic_text),
         *_differing_values("sysctl ", wanted.sysctls, found.sysctls),
     ]
@@ -157,10 +153,8 @@ def _differing(wanted: LinkState, found: LinkState) -> list[Property]:
     ]
 
 
-def _differing_names(wanted: LinkState, found: LinkState) -> Iterator[Difference]:
-    if sorted(wanted.altnames) != sorted(found.altnames):
-        before, now = (" ".join(sorted(state.altnames)) for state in (wanted, found))
-        yield Difference("alternative names", _text(before), _text(now))
+def _joined_altnames(state: LinkState) -> dict[str, str]:
+    return {"alternative names": " ".join(sorted(state.altnames))}
 
 
 def _differing_values(
@@ -178,7 +172,6 @@ def _missing(
     text: Callable[[Item], str],
     steady: Callable[[Item], Item] = lambda item: item,
 ) -> Iterator[Difference]:
-    """Yield the wanted items that are missing, each with what is in its place."""
     present = [steady(item) for item in found]
     expected = [steady(item) for item in wanted]
     for item in expected:
@@ -217,9 +210,12 @@ def iter_link_requests(
         yield _set(NAME.what, link, state, attribute_text(IFLA_IFNAME, state.ifname), operation="rename")
     for altname in state.altnames:
         if altname not in link.altnames:
-            yield RestoreRequest(
-                "alternative names", _add_altname_request(link.ifindex, altname, state.ifname)
+            body = link_header(link.ifindex) + nested(
+                IFLA_PROP_LIST, attribute_text(IFLA_ALT_IFNAME, altname)
             )
+            operation = f"add alternative name {altname} of"
+            request = Request(RTM_NEWLINKPROP, body, operation=operation, link=state.ifname)
+            yield RestoreRequest("alternative names", request)
     for item in differing:
         if item.encode is not None and item is not NAME:
             yield _set(item.what, link, state, item.encode(state))
@@ -270,7 +266,6 @@ def iter_network_requests(
 def iter_extra_address_requests(
     link: Link, present: Sequence[Address], state: LinkState
 ) -> Iterator[RestoreRequest]:
-    """Remove the addresses that were not recorded."""
     wanted = {address_key(address) for address in state.addresses}
     for address in present:
         if address_key(address) not in wanted:
@@ -279,7 +274,6 @@ def iter_extra_address_requests(
 
 
 def iter_traffic_requests(link: Link, present: LinkState, state: LinkState) -> Iterator[RestoreRequest]:
-    """Add the qdiscs and classes that are missing or differ."""
     missing = [item for item in state.traffic_control if item not in present.traffic_control]
     requests = add_requests(link.ifindex, missing, state.ifname)
     for item, request in zip(missing, requests, strict=True):
@@ -305,16 +299,10 @@ def _set_flags(
     return RestoreRequest(what, request)
 
 
-def _add_altname_request(ifindex: int, altname: str, link: str) -> Request:
-    body = link_header(ifindex) + nested(IFLA_PROP_LIST, attribute_text(IFLA_ALT_IFNAME, altname))
-    return Request(RTM_NEWLINKPROP, body, operation=f"add alternative name {altname} of", link=link)
-
-
 # --- what identifies an item, and the text of the rest -------------------------------------------------
 
 
 def address_what(address: Address) -> str:
-    """``address 10.0.0.5/24``."""
     return f"address {address.cidr}" + (f" peer {address.peer}" if address.peer else "")
 
 
@@ -356,16 +344,10 @@ def _route_text(route: Route) -> str:
 
 
 def neighbour_what(neighbour: Neighbour) -> str:
-    """``neighbour 10.0.0.9``, ``proxy neighbour 10.0.0.9``."""
     return f"{'proxy ' if neighbour.proxy else ''}neighbour {neighbour.address}"
 
 
-def _neighbour_text(neighbour: Neighbour) -> str:
-    return neighbour.mac or "answered by proxy"
-
-
 def traffic_what(item: TrafficControl) -> str:
-    """``qdisc htb 1:`` or ``class htb 1:10``."""
     return f"{item.what} {item.kind} {format_handle(item.handle)}"
 
 

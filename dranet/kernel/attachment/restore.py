@@ -8,8 +8,9 @@ resets the IPv6 MTU; some drivers accept ring sizes only then). A link without d
 from __future__ import annotations
 
 import errno
-import struct
+import sys
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import NamedTuple
 
@@ -24,10 +25,10 @@ from dranet.kernel.attachment.links import (
     Side,
     check_is_free,
     has_route,
-    is_no_such_link,
     open_host_side,
     parse_link_details,
     read_addresses,
+    read_link_message,
     read_neighbours,
     read_restorable_routes,
     read_routes,
@@ -53,7 +54,6 @@ from dranet.kernel.netlink.rtnl import (
     RTPROT_RA,
     decode,
     dump_links_request,
-    get_link_request,
     ipv6_token_attribute,
     parse_link,
     parse_link_data,
@@ -102,7 +102,6 @@ def read_link_state(ifname: str) -> LinkState:
 
 
 def _check_restorable(link: Link, details: LinkDetails) -> None:
-    """Refuse a link with settings that could not be restored."""
     if details.oddities:
         settings = ", ".join(f"{what} {value}" for what, value in details.oddities.items())
         raise DeviceError(
@@ -112,31 +111,12 @@ def _check_restorable(link: Link, details: LinkDetails) -> None:
         )
 
 
-def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | None:
-    """Read a link as it is now, even if other links depend on it; ``None`` if it is gone.
-
-    Reads only those settings in the card that the driver reported when the link was recorded.
-    """
-    found = _read_link(side, ifindex)
-    if found is None:
-        return None
-    link, details = found
-    routes = read_restorable_routes(side.rtnl, link)
-    return Present(link, details, _read_state(side, link, details, routes, recorded))
-
-
 def _read_link(side: Side, ifindex: int = 0, ifname: str = "") -> tuple[Link, LinkDetails] | None:
-    if not (ifindex or ifname):
+    payload = read_link_message(side.rtnl, ifindex, ifname)
+    if payload is None:
         return None
-    try:
-        answers = side.rtnl.request(get_link_request(ifindex, ifname))
-    except KernelError as error:
-        if is_no_such_link(error):
-            return None
-        raise
-    payload = answers[0].payload
     link = decode(parse_link, payload)
-    return link, decode(lambda data: parse_link_details(data, link), payload)
+    return link, decode(partial(parse_link_details, link=link), payload)
 
 
 def _read_state(
@@ -185,6 +165,9 @@ def _read_state(
 # dhcpcd, the kernel) the returning link is new, and they request one again.
 
 
+_Interfaces = Collection[IPv4Interface | IPv6Interface]
+
+
 def age_state(state: LinkState, now: float) -> LinkState:
     """Subtract the elapsed time from the lifetimes, ``now`` seconds after boot.
 
@@ -203,19 +186,12 @@ def age_state(state: LinkState, now: float) -> LinkState:
 
 
 def _age(address: Address, elapsed: int) -> Address:
-    valid, preferred = address.valid_seconds, address.preferred_seconds
-    return replace(
-        address,
-        valid_seconds=None if valid is None else max(0, valid - elapsed),
-        preferred_seconds=None if preferred is None else max(0, preferred - elapsed),
-    )
+    lifetimes = (address.valid_seconds, address.preferred_seconds)
+    valid, preferred = (None if seconds is None else max(0, seconds - elapsed) for seconds in lifetimes)
+    return replace(address, valid_seconds=valid, preferred_seconds=preferred)
 
 
-def _needs(
-    route: Route,
-    ended: Collection[IPv4Interface | IPv6Interface],
-    reached: Collection[IPv4Interface | IPv6Interface],
-) -> bool:
+def _needs(route: Route, ended: _Interfaces, reached: _Interfaces) -> bool:
     """Whether a route has an expired address as its source, or reaches its gateway only through one."""
     if route.source and ip_address(route.source) in {interface.ip for interface in ended}:
         return True
@@ -225,7 +201,7 @@ def _needs(
     return _is_in(gateway, ended) and not _is_in(gateway, reached)
 
 
-def _is_in(gateway: object, interfaces: Collection[IPv4Interface | IPv6Interface]) -> bool:
+def _is_in(gateway: object, interfaces: _Interfaces) -> bool:
     return any(gateway in interface.network for interface in interfaces)
 
 
@@ -249,6 +225,12 @@ _ROUTER_SYSCTLS = {"ipv6/conf/accept_ra": "2", "ipv6/conf/router_solicitations":
 _OPERATIONAL = ("up", "unknown")
 """Operational states in which IPv6 is configured; software links without a carrier report the second."""
 
+_RECORDED_LATER = (
+    "altnames", "promiscuous", "all_multicast", "arp", "multicast", "token", "programs"
+)  # fmt: skip
+"""What an earlier driver did not record and where "nothing" would be a setting: neither a move nor the
+restore changes it."""
+
 _STAYING_PROGRAMS = ("xdp ", "tcx ")
 """What the names of those start with that stay on a link when it moves (``hardware.read_program_names``)."""
 
@@ -267,8 +249,6 @@ def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
 
 
 class _Restoring(Struct):
-    """One call of :func:`restore_link`."""
-
     side: Side
     link: Link
     """As it was found."""
@@ -282,28 +262,30 @@ class _Restoring(Struct):
         self.state = age_state(self.state, read_boot_clock())
         found = present = self._read()
         if self.state.version < WHOLE_STATE_VERSION:
-            self.state = _fill_in(self.state, present.state)
+            found_now = {name: getattr(present.state, name) for name in _RECORDED_LATER}
+            self.state = replace(self.state, **found_now)
         leftovers = self._remove_leftovers(present)
         for _ in range(_ROUNDS):
             if not self._lines(present):
                 break
             self._apply(present)
             present = self._read()
-        has_moved = (
-            bool(leftovers) or present is not found
-        )  # a link that a pod had differs, if only by being down
-        late = [*self._iter_late(present), *leftovers, *self._iter_lost(present)] if has_moved else []
+        has_moved = leftovers or present is not found  # a link that a pod had differs, if only by being down
+        late = [*self._late(present), *leftovers, *self._lost(present)] if has_moved else []
         return [*self._lines(present), *late]
 
     def _read(self) -> Present:
-        present = read_present(self.side, self.link.ifindex, self.state)
-        if present is None:
+        """The link as it is now, even if other links depend on it, with those settings in the card that the
+        driver reported when the link was recorded."""
+        found = _read_link(self.side, self.link.ifindex)
+        if found is None:
             text = f"restore {self.state.ifname}: the link is gone"
             raise KernelError(text, errno=errno.ENODEV, operation="restore", link=self.state.ifname)
-        return present
+        link, details = found
+        routes = read_restorable_routes(self.side.rtnl, link)
+        return Present(link, details, _read_state(self.side, link, details, routes, self.state))
 
     def _lines(self, present: Present) -> list[str]:
-        """Return the remaining differences, one line each."""
         lines = [self._line(d) for d in find_differences(self.state, present.state, present.details)]
         for name in HARDWARE:
             left = self._hardware_difference(name, present.state)
@@ -317,7 +299,7 @@ class _Restoring(Struct):
         refusal = self.refusals.get(difference.what)
         return f"{refusal.message}; {difference.outcome}" if refusal else str(difference)
 
-    def _iter_late(self, present: Present) -> list[str]:
+    def _late(self, present: Present) -> list[str]:
         """With the carrier, which may take seconds, the kernel sets the IPv6 MTU to that of the link."""
         wanted = self.state.sysctls.get(_IPV6_MTU, "")
         is_waiting = present.link.is_up and present.link.operstate not in _OPERATIONAL
@@ -325,7 +307,7 @@ class _Restoring(Struct):
             return []
         return [f"sysctl {_IPV6_MTU}: wanted {wanted}, and the kernel sets {self.state.mtu} with the carrier"]
 
-    def _iter_lost(self, present: Present) -> list[str]:
+    def _lost(self, present: Present) -> list[str]:
         lost = [name for name in self.state.programs if name not in present.state.programs]
         return [
             f"{name}: removed by the kernel when the device moved; its owner has to load it again"
@@ -355,12 +337,15 @@ class _Restoring(Struct):
         sent = tuple(requests)
         outcomes = self.side.rtnl.batch([item.request for item in sent])
         for item, outcome in zip(sent, outcomes, strict=True):
-            if isinstance(outcome, KernelError) and not self._has_route(item.route, outcome):
-                self.refusals.setdefault(item.what, outcome)
-
-    def _has_route(self, route: Route | None, refusal: KernelError) -> bool:
-        is_route = refusal.errno == errno.EEXIST and route is not None
-        return is_route and route is not None and has_route(self.side.rtnl, self.link, route)
+            if not isinstance(outcome, KernelError):
+                continue
+            if (
+                outcome.errno == errno.EEXIST
+                and item.route
+                and has_route(self.side.rtnl, self.link, item.route)
+            ):
+                continue
+            self.refusals.setdefault(item.what, outcome)
 
     def _set_token(self, link: Link, present: LinkState) -> bool:
         """Set the IPv6 token; returns whether the link was made to listen to routers for it."""
@@ -417,21 +402,6 @@ class _Restoring(Struct):
         except KernelError as error:
             outcome = error.message
         return [f"{leftover}: left on the link by its tenant; {outcome}" for leftover in leftovers]
-
-
-def _fill_in(state: LinkState, present: LinkState) -> LinkState:
-    """Fill in what an earlier driver did not record and where "nothing" would be a setting: neither a move
-    nor the restore changes it."""
-    return replace(
-        state,
-        altnames=present.altnames,
-        promiscuous=present.promiscuous,
-        all_multicast=present.all_multicast,
-        arp=present.arp,
-        multicast=present.multicast,
-        token=present.token,
-        programs=present.programs,
-    )
 
 
 def _write_link_sysctls(ifname: str, values: Mapping[str, str]) -> dict[str, KernelError]:
@@ -523,12 +493,8 @@ def _find_links(side: Side, pci_address: str) -> list[_Found]:
 
 def _parse_modes(payload: bytes) -> tuple[int | None, int | None]:
     found = parse_link_data(payload, frozenset({IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST}))
-    mode, multicast = (found.get(kind, b"") for kind in (IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST))
-    return _u16(mode), _u16(multicast)
-
-
-def _u16(value: bytes) -> int | None:
-    return int(struct.unpack("=H", value)[0]) if len(value) == 2 else None
+    modes = {kind: int.from_bytes(value, sys.byteorder) for kind, value in found.items()}
+    return modes.get(IFLA_IPOIB_MODE), modes.get(IFLA_IPOIB_UMCAST)
 
 
 def _restore_modes(home: Side, found: _Found, state: IpoibState) -> list[str]:

@@ -23,8 +23,8 @@ from dranet.kernel.attachment.links import (
     Side,
     Undo,
     UndoStack,
-    is_no_such_link,
     read_link,
+    read_link_message,
     write_pod_sysctls,
 )
 from dranet.kernel.attachment.traffic import (
@@ -59,7 +59,6 @@ from dranet.kernel.netlink.rtnl import (
     decode_all,
     delete_link_request,
     dump_links_request,
-    get_link_request,
     ipv6_token_attribute,
     mac_bytes,
     offload_size_attributes,
@@ -70,7 +69,6 @@ from dranet.kernel.netlink.rtnl import (
     u32,
 )
 from dranet.kernel.netlink.socket import (
-    Outcome,
     Request,
     attribute,
     attribute_text,
@@ -140,12 +138,10 @@ class Target(Struct, frozen=True):
     """Where one of its addresses is from."""
 
     def undo_later(self, undo: Undo) -> None:
-        """Take this back if a later step fails."""
         self.undo.later(self.device, undo)
 
 
 def apply_group(target: Target, steps: Sequence[Step]) -> None:
-    """Apply consecutive steps of one group."""
     pod, name = target.pod, target.pod_ifname
     if isinstance(steps[0], AddRule):
         rules = (step for step in steps if isinstance(step, AddRule))
@@ -156,15 +152,11 @@ def apply_group(target: Target, steps: Sequence[Step]) -> None:
         _send(target, steps)
     else:
         for step in steps:
-            _call_with_hint(target, step)
-
-
-def _call_with_hint(target: Target, step: Step) -> None:
-    try:
-        _call(target, step)
-    except KernelError as refusal:
-        _explain(target, step, refusal)
-        raise
+            try:
+                _call(target, step)
+            except KernelError as refusal:
+                _explain(target, step, refusal)
+                raise
 
 
 def _call(target: Target, step: Step) -> None:
@@ -198,11 +190,7 @@ def _limit_rate(target: Target, step: LimitRate) -> None:
             pod.rtnl.request(request)
 
 
-# --- sysctls --------------------------------------------------------------------------------------------
-
-
 def apply_sysctls(pod: Side, device: str, steps: Sequence[Step], undo: UndoStack) -> None:
-    """Write consecutive sysctls; also for a device without a link."""
     wanted = [(step.path, step.value) for step in steps if isinstance(step, SetSysctl)]
     write_pod_sysctls(pod, device, wanted, undo)
 
@@ -234,8 +222,9 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
         case SetLink():
             yield from _iter_property_requests(index, name, step)
         case SetToken():
+            there = None if target.is_new else read_link_message(target.pod.rtnl, index)
             # Set again, it would end the addresses that were made with it.
-            if target.is_new or _read_token(target) != step.token:
+            if there is None or decode(parse_ipv6_token, there) != step.token:
                 attributes = ipv6_token_attribute(step.token)
                 yield set_link_request(index, attributes, operation="set-token", link=name)
 
@@ -269,7 +258,6 @@ def _hears_routers(target: Target) -> bool:
 
 
 def _with_time_left(address: Address, lease: DhcpLease) -> Address:
-    """What is left of the lease, which was taken at Prepare."""
     left = seconds_left(lease, time.time())
     if left == 0:
         raise KernelError(
@@ -289,11 +277,6 @@ def _iter_property_requests(index: int, name: str, step: SetLink) -> Iterator[Re
         yield set_link_request(index, *properties, operation="set-link", link=name)
 
 
-def _read_token(target: Target) -> str:
-    (answer,) = target.pod.rtnl.request(get_link_request(target.link.ifindex))
-    return decode(parse_ipv6_token, answer.payload)
-
-
 def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
     return (
         refusal.errno in REPEATED_ROUTE
@@ -303,7 +286,6 @@ def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
 
 
 def _explain(target: Target, step: Step, refusal: KernelError) -> None:
-    """Add to a refusal what caused it and how to fix it, where that is known."""
     if isinstance(step, AddRoute) and refusal.errno == errno.EEXIST:
         rival = describe_rival(target.pod, step.route)
         refusal.message += f": the pod has another route with that destination and metric ({rival})"
@@ -312,9 +294,6 @@ def _explain(target: Target, step: Step, refusal: KernelError) -> None:
             "interface.inheritRouting: false"
         )
     refusal.hint = refusal.hint or _HINTS.get((type(step), refusal.errno), "")
-
-
-# --- routes with several ways ---------------------------------------------------------------------------
 
 
 def apply_multipath_route(target: Target, step: AddRoute) -> None:
@@ -347,11 +326,8 @@ _MODULES = {"vlan": "8021q"}
 
 
 def check_parent(home: Side, step: CreateLink) -> None:
-    """Pass a parent that is the one that was prepared and may carry links.
-
-    Raises:
-        DeviceError: it is gone or another device (``DeviceNotFound``), or enslaved (``DeviceBusy``).
-    """
+    """Refuse a parent that is gone or another device than the one prepared (``DeviceNotFound``), or enslaved
+    (``DeviceBusy``)."""
     parent = read_link(home.rtnl, step.parent_ifindex)
     if parent is None or parent.mac != step.parent_mac:
         raise DeviceError(f"the link {step.parent_ifname} that was prepared is not on this node")
@@ -397,7 +373,6 @@ def _passing_name(step: CreateLink) -> str:
 
 
 def is_planned_sublink(link: Link, step: CreateLink) -> bool:
-    """Whether this is a link of the planned kind on the planned parent."""
     return (
         link.kind == step.kind
         and link.lower == step.parent_ifindex
@@ -428,7 +403,6 @@ def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
 
 
 def delete_sublink(pod: Side, step: CreateLink) -> None:
-    """Delete the link; passes where it is gone."""
     link = find_sublink(pod, step)
     if link is None:
         return
@@ -466,7 +440,7 @@ def _kind_data(step: CreateLink) -> bytes:
 
 OUR_MARK = "dra.net"
 
-_KIND = "vrf"
+_VRF = "vrf"
 _IFLA_VRF_TABLE = 1
 """``linux/if_link.h``."""
 
@@ -480,70 +454,39 @@ def join_vrf(pod: Side, device: str, link: Link, step: JoinVrf, undo: UndoStack)
     Raises:
         KernelError: another link or another table has the name (EEXIST), or the kernel refused.
     """
-    vrf = _find(pod, step) or _create(pod, device, step, undo)
+    vrf = _find_vrf(pod, step) or _create_vrf(pod, device, step, undo)
     if not vrf.is_up:
         up = set_link_request(vrf.ifindex, operation="join-vrf", link=step.name, flags=IFF_UP, change=IFF_UP)
         pod.rtnl.request(up)
     write_pod_sysctls(pod, device, [(path, "1") for path in _ACCEPT], undo)
     if link.master != vrf.ifindex:
         pod.rtnl.request(_enslave_request(link, vrf.ifindex, step))
-        undo.later(device, partial(_release, pod, link, step))
+        undo.later(device, partial(_leave_vrf, pod, link, step))
 
 
 def is_in_vrf(pod: Side, link: Link, step: JoinVrf) -> bool:
-    """Whether the link's master has the VRF's name."""
     vrf = read_link(pod.rtnl, ifname=step.name) if link.master else None
-    return vrf is not None and vrf.kind == _KIND and vrf.ifindex == link.master
+    return vrf is not None and vrf.kind == _VRF and vrf.ifindex == link.master
 
 
 def remove_unused_vrf(pod: Side, step: JoinVrf) -> None:
     """Remove the VRF if we made it and no link is in it any more."""
     vrf = read_link(pod.rtnl, ifname=step.name)
-    if vrf is None or vrf.kind != _KIND or vrf.alias != OUR_MARK:
+    if vrf is None or vrf.kind != _VRF or vrf.alias != OUR_MARK:
         return
     links = decode_all(parse_link, pod.rtnl.dump(dump_links_request(master=vrf.ifindex)), [])
     if not any(link.master == vrf.ifindex for link in links):
         pod.rtnl.request(delete_link_request(vrf.ifindex, step.name))
 
 
-def _find(pod: Side, step: JoinVrf) -> Link | None:
-    (outcome,) = pod.rtnl.batch([get_link_request(ifname=step.name)])
-    return _parse(outcome, step)
-
-
-def _create(pod: Side, device: str, step: JoinVrf, undo: UndoStack) -> Link:
-    """Made, marked and read back in one go."""
-    table = attribute_u32(_IFLA_VRF_TABLE, step.table)
-    by_name = attribute_text(IFLA_IFNAME, step.name)
-    mark = attribute(IFLA_IFALIAS, OUR_MARK.encode())
-    requests = (
-        create_link_request(_KIND, table, link=step.name, flags=IFF_UP),
-        set_link_request(0, by_name, mark, operation="mark vrf", link=step.name),
-        get_link_request(ifname=step.name),
-    )
-    created, marked, answer = pod.rtnl.batch(requests)
-    if isinstance(created, KernelError):
-        raise created
-    undo.later(device, partial(_delete, pod, step))
-    if isinstance(marked, KernelError):
-        raise marked
-    vrf = _parse(answer, step)
-    if vrf is None:
-        raise KernelError(f"the VRF {step.name} was made and is not there", operation="join-vrf")
-    return vrf
-
-
-def _parse(outcome: Outcome, step: JoinVrf) -> Link | None:
-    """The VRF in the kernel's answer; ``None`` where there is no such link."""
-    if isinstance(outcome, KernelError):
-        if is_no_such_link(outcome):
-            return None
-        raise outcome
-    payload = outcome[0].payload
+def _find_vrf(pod: Side, step: JoinVrf) -> Link | None:
+    payload = read_link_message(pod.rtnl, ifname=step.name)
+    if payload is None:
+        return None
     link = decode(parse_link, payload)
     table = u32(parse_link_data(payload, frozenset({_IFLA_VRF_TABLE})), _IFLA_VRF_TABLE)
-    if link.kind != _KIND or table != step.table:
-        other = f"a VRF with table {table}" if link.kind == _KIND else f"a {link.kind or 'physical'} link"
+    if link.kind != _VRF or table != step.table:
+        other = f"a VRF with table {table}" if link.kind == _VRF else f"a {link.kind or 'physical'} link"
         raise KernelError(
             f"{step.name} is {other} in the pod, not a VRF with table {step.table}",
             errno=errno.EEXIST,
@@ -553,9 +496,30 @@ def _parse(outcome: Outcome, step: JoinVrf) -> Link | None:
     return link
 
 
-def _delete(pod: Side, step: JoinVrf) -> None:
+def _create_vrf(pod: Side, device: str, step: JoinVrf, undo: UndoStack) -> Link:
+    table = attribute_u32(_IFLA_VRF_TABLE, step.table)
+    by_name = attribute_text(IFLA_IFNAME, step.name)
+    mark = attribute(IFLA_IFALIAS, OUR_MARK.encode())
+    created, marked = pod.rtnl.batch(
+        [
+            create_link_request(_VRF, table, link=step.name, flags=IFF_UP),
+            set_link_request(0, by_name, mark, operation="mark vrf", link=step.name),
+        ]
+    )
+    if isinstance(created, KernelError):
+        raise created
+    undo.later(device, partial(_delete_vrf, pod, step))
+    if isinstance(marked, KernelError):
+        raise marked
+    vrf = _find_vrf(pod, step)
+    if vrf is None:
+        raise KernelError(f"the VRF {step.name} was made and is not there", operation="join-vrf")
+    return vrf
+
+
+def _delete_vrf(pod: Side, step: JoinVrf) -> None:
     vrf = read_link(pod.rtnl, ifname=step.name)
-    if vrf is not None and vrf.kind == _KIND:
+    if vrf is not None and vrf.kind == _VRF:
         pod.rtnl.request(delete_link_request(vrf.ifindex, step.name))
 
 
@@ -564,5 +528,5 @@ def _enslave_request(link: Link, master: int, step: JoinVrf) -> Request:
     return set_link_request(link.ifindex, attributes, operation="join-vrf", link=step.name)
 
 
-def _release(pod: Side, link: Link, step: JoinVrf) -> None:
+def _leave_vrf(pod: Side, link: Link, step: JoinVrf) -> None:
     pod.rtnl.request(_enslave_request(link, link.master or 0, step))

@@ -207,7 +207,6 @@ def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) ->
 
 
 def _find_hops(pod: Side, ifindex: int, step: AddRoute) -> tuple[Hop, ...]:
-    """The ways of a route of a plan, by the links that the pod has now."""
     return tuple(
         Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
         for hop in step.next_hops
@@ -263,7 +262,6 @@ class PodRules:
             raise refusals[0]
 
     def find_missing(self, steps: Iterable[AddRule]) -> list[AddRule]:
-        """Those of the rules that the pod lacks."""
         wanted = dict.fromkeys(map(canonical_rule, steps))
         present = {rule: self._read(rule.family) for rule in wanted}
         return [rule for rule, found in present.items() if found is not None and not _find_same(found, rule)]
@@ -425,8 +423,6 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
 
 
 class PacketSizes(Struct, frozen=True):
-    """Bytes of a link's packets."""
-
     mtu: int
     merged: int
     """The largest GSO or GRO packet."""
@@ -491,7 +487,6 @@ def _ifb_alias(pod_ifname: str) -> str:
 
 
 def _make_ifb(rtnl: NetlinkSocket, pod_ifname: str) -> int:
-    """The index of our ifb, made unless it is there."""
     name = ifb_name(pod_ifname)
     kind = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, _IFB))
     body = link_header() + attribute_text(IFLA_IFNAME, name) + kind

@@ -238,7 +238,6 @@ def _parse(frame: bytes, has_checksum: bool) -> tuple[str, bytes]:
 
 
 def checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071); 0 over data that carries its own."""
     words = struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2))
     total: int = sum(words)
     while total >> 16:

@@ -143,12 +143,10 @@ class Features(Struct, frozen=True):
 
     @property
     def fixed(self) -> dict[str, bool]:
-        """What cannot be changed, as it is."""
         return {name: name in self.active for name in self.known if name not in self.wanted}
 
 
 def parse_features(payload: bytes) -> Features:
-    """An answer to FEATURES_GET."""
     found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
     hardware, wanted, active, fixed = (
         parse_bitset(found.get(kind, b""))
@@ -198,7 +196,6 @@ class EthtoolPart(Struct, frozen=True):
     """Names that a plain list leaves out where they are off."""
 
     def attributes(self, values: Mapping[str, int]) -> list[bytes]:
-        """The values in a SET request."""
         numbers = [
             attribute_u8(self.settings[name].kind, value)
             if self.settings[name].size == 1
@@ -416,8 +413,6 @@ def read_link_settings(ifindexes: Collection[int], warnings: list[str]) -> dict[
 
 
 class _Reader(Struct, frozen=True):
-    """One open socket, and the links that are asked for."""
-
     genl: NetlinkSocket
     family: int
     wanted: frozenset[int]

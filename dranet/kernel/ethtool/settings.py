@@ -46,8 +46,6 @@ class _Reading(Struct, frozen=True):
 
 
 class _Change(Struct, frozen=True):
-    """Values of one part that go out in one request."""
-
     part: str
     values: Mapping[str, int]
 
@@ -88,8 +86,6 @@ def read_ethtool_state(
 
 
 class _Talk(Struct, frozen=True):
-    """One link and the socket of its namespace."""
-
     genl: NetlinkSocket
     family: int
     ifindex: int

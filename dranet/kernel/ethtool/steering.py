@@ -67,8 +67,6 @@ T = TypeVar("T")
 
 
 class Nic(Struct, frozen=True):
-    """One link, by its name in the namespace of the socket."""
-
     genl: NetlinkSocket
     ifindex: int
     ifname: str
@@ -184,7 +182,6 @@ def _flows(
     last: int = 0,
     room: int = 0,
 ) -> bytes:
-    """``flow``: its type, and data of it."""
     return nic.ask(FLOWS.pack(command, *flow, spec, last) + bytes(room), operation)
 
 
