@@ -30,14 +30,7 @@ from dranet.model.plan import (
     SetToken,
     SetUp,
 )
-from tests.kernel.plans import (
-    attach_from,
-    detach_to,
-    macvlan_on,
-    make_plan,
-    move_plan,
-    sublink_plan,
-)
+from tests.kernel.plans import attach_from, detach_to, macvlan_on, make_plan, move_plan, sublink_plan
 from tests.support.namespaces import Namespace, Picture, wait_settled, wait_unchanged
 
 pytestmark = pytest.mark.kernel

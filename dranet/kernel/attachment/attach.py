@@ -20,12 +20,7 @@ from msgspec import Struct
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.checks import UplinkGuard, UplinkRules, describe, find_drift, look_at
-from dranet.kernel.attachment.detach import (
-    INTERRUPTS,
-    restore_rdma_defaults,
-    return_link,
-    return_rdma,
-)
+from dranet.kernel.attachment.detach import INTERRUPTS, restore_rdma_defaults, return_link, return_rdma
 from dranet.kernel.attachment.hardware import restore_cpus, set_cpu_locality
 from dranet.kernel.attachment.links import (
     Side,
@@ -339,7 +334,6 @@ def set_down(plans: Sequence[AttachPlan], rules: UplinkRules) -> None:
 
     Raises:
         DeviceError: a link is the node's uplink or tied to it (``DeviceIsUplink``); it stays up.
-        KernelError: netlink failed.
     """
     moved = [(plan, plan.host) for plan in plans if plan.host is not None]
     if not moved:

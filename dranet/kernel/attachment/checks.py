@@ -124,10 +124,8 @@ class _Foundation(Struct, frozen=True):
 
 
 class UplinkGuard:
-    """Refuses links that the node needs. Routes are read at the first check, once per attach.
-
-    For the calling thread's network namespace, which must be that of ``rtnl``.
-    """
+    """Refuses links that the node needs, in the calling thread's network namespace, which must be that of
+    ``rtnl``. Routes are read at the first check, once per attach."""
 
     def __init__(self, rtnl: NetlinkSocket, rules: UplinkRules) -> None:
         self._rtnl = rtnl
@@ -137,11 +135,7 @@ class UplinkGuard:
         self._foundation: _Foundation | None = None
 
     def check(self, link: Link) -> None:
-        """Pass a link that is free to leave the node.
-
-        Raises:
-            DeviceError: it is the uplink or tied to it (``DeviceIsUplink``).
-        """
+        """Refuse the uplink and what is tied to it (``DeviceIsUplink``)."""
         if self._foundation is None:
             self._foundation = self._read_foundation()
         for reached in self._read_below((link, *self._read_function(link)) if self._foundation else ()):
@@ -154,7 +148,7 @@ class UplinkGuard:
                 )
 
     def check_rdma(self, name: str) -> None:
-        """Pass an RDMA device whose interfaces (IPoIB) may be lost to the node."""
+        """The same for an RDMA device, whose interfaces (IPoIB) would be lost to the node."""
         for link in self._read_links_on(nearest_pci_address(self._sysfs.home(f"{RDMA_CLASS}/{name}"))):
             self.check(link)
 

@@ -101,12 +101,8 @@ def detach(
 
 
 def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: InterruptFiles) -> list[str]:
-    """Return one device to the host and restore it; returns the state that could not be restored.
-
-    Raises:
-        LinkMissing: the link is on neither side.
-        DranetError: the link or its RDMA device is still in the pod.
-    """
+    """Return one device to the host; returns the state that could not be restored. Other errors than
+    :class:`LinkMissing` mean that the link or its RDMA device is still in the pod."""
     stuck: DranetError | None = None
     problems: list[str] = []
     if pod is not None:  # RDMA first: the link's return makes watchers scan
@@ -168,7 +164,6 @@ def _remove_limits(pod: Side, pod_ifname: str) -> None:
 
 def return_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
     """Move the RDMA device of a plan to the host if it is in the pod; restore its name and IPoIB interfaces.
-
     Returns what could not be restored.
 
     Raises:
@@ -217,9 +212,7 @@ def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
 def return_link(
     plan: AttachPlan, host: LinkState, home: Side, pod: Side | None, interrupts: InterruptFiles = INTERRUPTS
 ) -> list[str]:
-    """Return the link of a plan to the host and restore it and its CPUs.
-
-    Returns the state that could not be restored, one line each.
+    """Return the link of a plan to the host, restore it and its CPUs; returns what could not be restored.
 
     Raises:
         LinkMissing: it is on neither side.
@@ -253,11 +246,7 @@ def _bring_home(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None)
 
 
 def _move_home(found: Found, host: LinkState, home: Side) -> None:
-    """Move a link out of the pod, under whatever name the host has free.
-
-    Raises:
-        KernelError: it is still in the pod.
-    """
+    """Move a link out of the pod, under whatever name the host has free; after an error it is still there."""
     _delete_links_on_top(found)
     _drop_clashing_altnames(found, home)
     requests = _moves(found.link, host, home)

@@ -179,11 +179,7 @@ def _remove_xdp(pod: Side, found: _OnHooks, ifindex: int, pod_ifname: str) -> No
 
 def _detach_xdp_link(ifindex: int, program_id: int) -> None:
     """A BPF link holds the program. It has index and program, not the namespace: if they do not identify it,
-    nothing is detached, because it may belong to another pod's interface.
-
-    Raises:
-        KernelError: it could not be found, or not for certain.
-    """
+    nothing is detached, because it may belong to another pod's interface."""
     links = (bpf.read_link(link_id) for link_id in bpf.iter_link_ids())
     wanted = (bpf.BPF_LINK_TYPE_XDP, program_id, ifindex)
     holders = [link for link in links if link and (link.type, link.program_id, link.ifindex) == wanted]
@@ -221,16 +217,13 @@ class Queues(Struct, frozen=True):
     def folder(self) -> str:
         return f"class/net/{self.ifname}/queues"
 
-    def send_queues(self) -> list[int]:
-        return self.sysfs.numbered(self.folder, "tx-")
-
-    def receive_queues(self) -> list[int]:
-        return self.sysfs.numbered(self.folder, "rx-")
+    def numbers(self, prefix: str) -> list[int]:
+        return self.sysfs.numbered(self.folder, prefix)
 
     def read(self, *, xps: bool, rps: bool) -> dict[str, str]:
         """Return the contents of the files that the link has (no XPS with a single queue), by name."""
-        names = [f"tx-{queue}/{name}" for queue in self.send_queues() for name in _SEND_FILES if xps]
-        names += [f"rx-{queue}/{name}" for queue in self.receive_queues() for name in _RECEIVE_FILES if rps]
+        names = [f"tx-{queue}/{name}" for queue in self.numbers("tx-") for name in _SEND_FILES if xps]
+        names += [f"rx-{queue}/{name}" for queue in self.numbers("rx-") for name in _RECEIVE_FILES if rps]
         texts = {name: self.read_one(name) for name in names}
         return {name: text for name, text in texts.items() if text}
 
@@ -239,11 +232,7 @@ class Queues(Struct, frozen=True):
         return self.sysfs.text(f"{self.folder}/{name}")
 
     def write(self, name: str, value: str) -> None:
-        """Write one file if it exists and has another value.
-
-        Raises:
-            KernelError: the kernel refused, or took something else.
-        """
+        """Write one file if it exists and has another value; the kernel must not take something else."""
         before = self.read_one(name)
         if not before or self._is_same(name, before, value):
             return
@@ -308,12 +297,12 @@ def set_queues(queues: Queues, step: SetCpuLocality, places: Mapping[int, int]) 
     ``places`` maps a send queue whose interrupt was placed to its position in the step's CPUs; the queue
     gets this one and, where there are more CPUs than queues, its share of the others.
     """
-    send_queues = queues.send_queues() if step.xps else []
+    send_queues = queues.numbers("tx-") if step.xps else []
     for queue in send_queues:
         queues.write(f"tx-{queue}/xps_rxqs", "0")
         share = share_of(step.cpus, queue, places.get(queue, queue), len(send_queues))
         queues.write(f"tx-{queue}/xps_cpus", format_cpu_mask(share))
-    for queue in queues.receive_queues() if step.rps else []:
+    for queue in queues.numbers("rx-") if step.rps else []:
         queues.write(f"rx-{queue}/rps_cpus", format_cpu_mask(step.cpus))
 
 
@@ -371,10 +360,8 @@ def set_cpu_locality(step: SetCpuLocality, pod: Side, ifname: str, interrupts: I
 
 
 def restore_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | None, ifname: str) -> list[str]:
-    """Restore interrupts and queues of a device that is on the host again; returns the failures.
-
-    ``home`` and ``ifname`` are the side and name of its link; ``None`` and empty if it has none.
-    """
+    """Restore interrupts and queues of a device that is on the host again; returns the failures. ``home`` and
+    ``ifname`` are the side and name of its link; ``None`` and empty if it has none."""
     step = find_step(plan, SetCpuLocality)
     if step is None or plan.cpus is None:
         return []

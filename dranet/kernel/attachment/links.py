@@ -169,11 +169,9 @@ def _iter_candidates(plan: AttachPlan, host: LinkState, home: Side, pod: Side | 
 
 
 def _may_have_returned(link: Link, host: LinkState) -> bool:
-    """Whether a link of the host that nothing but its MAC address points to may be the planned one.
-
-    Without a permanent address others can wear the same one (an ipvlan shares it with the NIC below), so
-    then the name must be one that the kernel gives.
-    """
+    """Whether a link of the host that nothing but its MAC address points to may be the planned one. Without a
+    permanent address others can wear the same one (an ipvlan shares it with the NIC below), so then the name
+    must be one that the kernel gives."""
     return bool(host.permanent_mac) or _NAME_OF_THE_RETURNED.fullmatch(link.ifname) is not None
 
 
@@ -286,11 +284,7 @@ def read_link_message(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -
 
 
 def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
-    """Refuse a link that others depend on.
-
-    Raises:
-        DeviceError: it is enslaved to a bridge, bond or VRF, or carries VLANs or the like (``DeviceBusy``).
-    """
+    """Refuse a link that is enslaved to a bridge, bond or VRF, or carries VLANs or such (``DeviceBusy``)."""
     if link.master is not None:
         master = read_link(rtnl, link.master)
         name = master.ifname if master else str(link.master)

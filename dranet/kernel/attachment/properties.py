@@ -194,10 +194,7 @@ class RestoreRequest(Struct, frozen=True):
 def iter_link_requests(
     link: Link, details: LinkDetails, present: LinkState, state: LinkState
 ) -> Iterator[RestoreRequest]:
-    """Restore the link itself, before any address.
-
-    Names that a tenant gave are removed first: one may be the link's own.
-    """
+    """Restore the link itself, before any address. Names that a tenant gave go first: one may be its own."""
     differing = _differing(state, present)
     if link.is_up and (NAME in differing or MAC in differing or not state.up):
         # Kernels before 6.2 rename only what is down; many drivers take a MAC address only then.
@@ -241,11 +238,9 @@ def _iter_detail_requests(link: Link, details: LinkDetails, state: LinkState) ->
 def iter_network_requests(
     link: Link, present: Sequence[Address], state: LinkState
 ) -> Iterator[RestoreRequest]:
-    """Restore addresses, routes and neighbours in the order that the kernel needs.
-
-    IPv4 addresses precede "up", IPv6 ones follow it (an address with a lifetime gets its prefix route only on
-    a link that is up); then routes, link-scope ones first.
-    """
+    """Restore addresses, routes and neighbours in the order that the kernel needs: IPv4 addresses, "up", IPv6
+    addresses (one with a lifetime gets its prefix route only on a link that is up), then routes, link-scope
+    ones first."""
     there = {address_key(address) for address in present}
     missing = [address for address in state.addresses if address_key(address) not in there]
     ipv4 = [address for address in missing if ":" not in address.cidr]

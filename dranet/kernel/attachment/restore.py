@@ -89,7 +89,6 @@ def read_link_state(ifname: str) -> LinkState:
     Raises:
         DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
             has a route or a setting that could not be restored (``DeviceBusy``).
-        KernelError: netlink failed.
     """
     with open_host_side() as side:
         found = _read_link(side, ifname=ifname)
@@ -169,11 +168,8 @@ _Interfaces = Collection[IPv4Interface | IPv6Interface]
 
 
 def age_state(state: LinkState, now: float) -> LinkState:
-    """Subtract the elapsed time from the lifetimes, ``now`` seconds after boot.
-
-    Drops addresses that expired, routes that need them, and routes that a program makes from router
-    advertisements.
-    """
+    """Subtract the elapsed time from the lifetimes, ``now`` seconds after boot. Drops addresses that expired,
+    routes that need them, and routes that a program makes from router advertisements."""
     elapsed = 0 if state.read_at is None else max(0, int(now - state.read_at))
     aged = [_age(address, elapsed) for address in state.addresses]
     left = tuple(address for address in aged if address.valid_seconds != 0)
@@ -241,9 +237,6 @@ def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
     A line has what was wanted and what was found, after the kernel's error if it refused the request. Lines
     also report programs: those of the node that the move removed, and those that a tenant left on the link,
     which are removed.
-
-    Raises:
-        KernelError: netlink itself failed, or the link is gone.
     """
     return _Restoring(side, link, state).run()
 
@@ -385,10 +378,8 @@ class _Restoring(Struct):
     # --- programs --------------------------------------------------------------------------------------
 
     def _remove_leftovers(self, present: Present) -> list[str]:
-        """Remove a tenant's programs, which would see the packets of the next user of the link.
-
-        A move removes filters: those that are there now were made by a program on the host.
-        """
+        """Remove a tenant's programs, which would see the packets of the link's next user. A move removes
+        filters: those that are there now were made by a program on the host."""
         leftovers = [
             name
             for name in present.state.programs
@@ -438,7 +429,6 @@ def read_ipoib_states(pci_address: str) -> tuple[IpoibState, ...]:
     Raises:
         DeviceError: one has children (partitions), which would end with it, or could not be restored
             (``DeviceBusy``).
-        KernelError: netlink failed.
     """
     with open_host_side() as home:
         links = _find_links(home, pci_address)

@@ -68,13 +68,7 @@ from dranet.kernel.netlink.rtnl import (
     set_link_request,
     u32,
 )
-from dranet.kernel.netlink.socket import (
-    Request,
-    attribute,
-    attribute_text,
-    attribute_u16,
-    attribute_u32,
-)
+from dranet.kernel.netlink.socket import Request, attribute, attribute_text, attribute_u16, attribute_u32
 from dranet.kernel.sysfs.files import read_sysctl
 from dranet.model.facts import Address, Link
 from dranet.model.plan import (
@@ -231,11 +225,7 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
 
 def _with_lifetime(target: Target, address: Address) -> Address:
     """Give a leased address the lifetime of its lease, and an advertised one that of the advertisement if the
-    pod listens to routers. Nothing renews any other address in the pod: it is permanent.
-
-    Raises:
-        KernelError: ``DHCPLeaseExpired``: another host may have the address by now.
-    """
+    pod listens to routers. Nothing renews any other address in the pod: it is permanent."""
     if target.lease is not None and address.cidr == target.lease.address:
         return _with_time_left(address, target.lease)
     if address.valid_seconds is None or (":" in address.cidr and _hears_routers(target)):
@@ -259,7 +249,7 @@ def _hears_routers(target: Target) -> bool:
 
 def _with_time_left(address: Address, lease: DhcpLease) -> Address:
     left = seconds_left(lease, time.time())
-    if left == 0:
+    if left == 0:  # another host may have the address by now
         raise KernelError(
             f"the DHCP lease of {lease.address} from {lease.server} has ended",
             operation="add-address",
@@ -352,11 +342,8 @@ def explain_refusal(refusal: KernelError, step: CreateLink) -> None:
 
 
 def find_sublink(pod: Side, step: CreateLink) -> Link | None:
-    """The planned link in the pod.
-
-    By name; a VLAN also under a name that the tenant gave it, because a parent has each id but once. A
-    renamed macvlan or ipvlan looks like any other and goes with the namespace.
-    """
+    """The planned link in the pod, by name; a VLAN also under a name that the tenant gave it, because a
+    parent has each id but once. Other renamed links look like any and go with the namespace."""
     for name in (step.pod_ifname, _passing_name(step)):
         link = read_link(pod.rtnl, ifname=name)
         if link is not None and is_planned_sublink(link, step):

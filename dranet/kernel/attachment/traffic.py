@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address, ip_network
@@ -237,11 +237,8 @@ def remove_multipath_route(pod: Side, ifname: str, step: AddRoute) -> None:
 
 
 class PodRules:
-    """The policy rules of a pod's namespace, read once for each IP version, however many devices ask.
-
-    A rule of an IP version that the kernel does not have has no packets to be for: it is left out, and not
-    missed.
-    """
+    """The policy rules of a pod's namespace, read once for each IP version, however many devices ask. A rule
+    of an IP version that the kernel does not have is left out, and not missed."""
 
     def __init__(self, pod: Side) -> None:
         self._pod = pod
@@ -273,19 +270,15 @@ class PodRules:
 
     def _read(self, family: int) -> list[AddRule] | None:
         if family not in self._present:
-            rules = read_rules(self._pod.rtnl, family)
-            self._present[family] = None if rules is None else list(rules)
+            self._present[family] = read_rules(self._pod.rtnl, family)
         return self._present[family]
 
 
 def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
-    """Remove rules that :meth:`PodRules.add` added; those that are gone already are passed over.
-
-    Raises:
-        KernelError: the kernel refused one; the others are removed.
-    """
+    """Remove rules that :meth:`PodRules.add` added; those that are gone already are passed over. Where the
+    kernel refuses one, the others are removed."""
     wanted = tuple(map(canonical_rule, rules))
-    present = {family: read_rules(pod.rtnl, family) or () for family in {rule.family for rule in wanted}}
+    present = {family: read_rules(pod.rtnl, family) or [] for family in {rule.family for rule in wanted}}
     doomed = dict.fromkeys(
         found for rule in wanted for found in present[rule.family] if _is_same(found, rule)
     )
@@ -294,7 +287,7 @@ def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
             raise outcome
 
 
-def read_rules(rtnl: NetlinkSocket, family: int) -> tuple[AddRule, ...] | None:
+def read_rules(rtnl: NetlinkSocket, family: int) -> list[AddRule] | None:
     """Return the policy rules of a namespace, of IP version 4 or 6, that :class:`AddRule` can express;
     ``None`` if the kernel does not have the family."""
     try:
@@ -303,7 +296,7 @@ def read_rules(rtnl: NetlinkSocket, family: int) -> tuple[AddRule, ...] | None:
         if error.errno in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
             return None
         raise
-    return tuple(decode_all(parse_rule, payloads, []))
+    return decode_all(parse_rule, payloads, [])
 
 
 def _find_same(present: Iterable[AddRule], rule: AddRule) -> AddRule | None:
@@ -370,6 +363,9 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV})
 """No such qdisc or filter, another one in its place, or the link has left."""
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EOPNOTSUPP, errno.EINVAL})
 
+_LimitRequest = tuple[Request, Collection[int]]
+"""With the errnos that are fine."""
+
 
 def limit_rate(pod: Side, ifindex: int, pod_ifname: str, step: LimitRate) -> None:
     """Limit a link that is in the pod; again with other numbers replaces them. A direction that is not asked
@@ -393,7 +389,7 @@ def _limit(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str, step: LimitRate) 
     requests: list[_LimitRequest] = []
     if step.egress_bits_per_second is not None:
         bucket = choose_bucket(step.egress_bits_per_second, step.egress_burst_bytes, sizes)
-        requests.append(_LimitRequest(set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname)))
+        requests.append((set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname), ()))
     if step.ingress_bits_per_second is not None:
         bucket = choose_bucket(step.ingress_bits_per_second, step.ingress_burst_bytes, sizes)
         ifb = _make_ifb(rtnl, pod_ifname)
@@ -408,15 +404,13 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
     redirection, _ = _apply(
         pod.rtnl,
         [
-            _LimitRequest(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
-            _LimitRequest(delete_qdisc_request(ifindex, BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
+            (delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
+            (delete_qdisc_request(ifindex, BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
         ],
     )
     if ifbs or not isinstance(redirection, KernelError):
         _remove_empty_hooks(pod.rtnl, ifindex, pod_ifname)
-    _apply(
-        pod.rtnl, [_LimitRequest(delete_link_request(link.ifindex, link.ifname), _NOT_THERE) for link in ifbs]
-    )
+    _apply(pod.rtnl, [(delete_link_request(link.ifindex, link.ifname), _NOT_THERE) for link in ifbs])
 
 
 # --- how large ------------------------------------------------------------------------------------------
@@ -452,10 +446,7 @@ def choose_bucket(bits_per_second: int, burst_bytes: int | None, sizes: PacketSi
 @cache
 def read_timer_seconds() -> float:
     """The resolution of the packet scheduler's timer: a nanosecond, or a tick where there is no better one.
-
-    The last number of ``/proc/net/psched`` (``net/sched/sch_api.c``) is how many there are in a second; a
-    tick of 10 ms if it is not reported.
-    """
+    The last number of ``/proc/net/psched`` is how many there are in a second; 10 ms if it is not reported."""
     try:
         return 1 / int(Path("/proc/net/psched").read_text().split()[3], 16)
     except (OSError, ValueError, LookupError, ZeroDivisionError):
@@ -472,10 +463,8 @@ def _parse_sizes(payload: bytes) -> PacketSizes:
 
 
 def ifb_name(pod_ifname: str) -> str:
-    """The name of the link that ``pod_ifname`` receives through.
-
-    A claim cannot give a link such a name: the tilde is not among the characters that it may use.
-    """
+    """The name of the link that ``pod_ifname`` receives through. A claim cannot give a link such a name: the
+    tilde is not among the characters that it may use."""
     name = f"ifb~{pod_ifname}"
     if len(name) <= _IFNAME_BYTES:
         return name
@@ -491,7 +480,7 @@ def _make_ifb(rtnl: NetlinkSocket, pod_ifname: str) -> int:
     kind = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, _IFB))
     body = link_header() + attribute_text(IFLA_IFNAME, name) + kind
     make = Request(RTM_NEWLINK, body, NLM_F_CREATE | NLM_F_EXCL, operation="make link", link=name)
-    made, found = _apply(rtnl, [_LimitRequest(make, _IS_THERE), _LimitRequest(get_link_request(ifname=name))])
+    made, found = _apply(rtnl, [(make, _IS_THERE), (get_link_request(ifname=name), ())])
     assert not isinstance(found, KernelError), "that would have been raised"
     link = decode(parse_link, found[0].payload)
     if isinstance(made, KernelError) and not _is_own_ifb(link, pod_ifname):
@@ -508,16 +497,12 @@ def _iter_ingress_requests(
         _IFLA_AF_SPEC,
         nested(socket.AF_INET6, attribute_u8(_IFLA_INET6_ADDR_GEN_MODE, _IN6_ADDR_GEN_MODE_NONE)),
     )
-    yield _LimitRequest(
-        set_link_request(ifb, no_address, operation="take addresses from", link=name), _NO_IPV6
-    )
-    yield _LimitRequest(set_bucket_request(ifb, BUCKET_HANDLE, bucket, name))
-    yield _LimitRequest(
-        set_link_request(ifb, alias, operation="set up", link=name, flags=IFF_UP, change=IFF_UP)
-    )
-    yield _LimitRequest(add_hooks_request(ifindex, pod_ifname), _IS_THERE)
-    yield _LimitRequest(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE)
-    yield _LimitRequest(redirect_request(ifindex, ifb, _PRIORITY, pod_ifname))
+    yield set_link_request(ifb, no_address, operation="take addresses from", link=name), _NO_IPV6
+    yield set_bucket_request(ifb, BUCKET_HANDLE, bucket, name), ()
+    yield set_link_request(ifb, alias, operation="set up", link=name, flags=IFF_UP, change=IFF_UP), ()
+    yield add_hooks_request(ifindex, pod_ifname), _IS_THERE
+    yield delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE
+    yield redirect_request(ifindex, ifb, _PRIORITY, pod_ifname), ()
 
 
 def _find_ifbs(rtnl: NetlinkSocket, pod_ifname: str) -> list[Link]:
@@ -535,24 +520,14 @@ def _remove_empty_hooks(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str) -> N
     if any(read_hook_filters(rtnl, ifindex, hook) for hook in (CLSACT_INGRESS, CLSACT_EGRESS)):
         return
     request = delete_qdisc_request(ifindex, CLSACT_HANDLE, TC_H_INGRESS, pod_ifname)
-    _apply(rtnl, [_LimitRequest(request, _NOT_THERE)])
-
-
-# --- requests and refusals ------------------------------------------------------------------------------
-
-
-class _LimitRequest(Struct, frozen=True):
-    """A request, and the errnos that are fine."""
-
-    request: Request
-    fine: frozenset[int] = frozenset()
+    _apply(rtnl, [(request, _NOT_THERE)])
 
 
 def _apply(rtnl: NetlinkSocket, requests: Sequence[_LimitRequest]) -> list[Outcome]:
     """Send all at once; raise the first refusal that is not fine."""
-    outcomes = rtnl.batch([item.request for item in requests])
-    for item, outcome in zip(requests, outcomes, strict=True):
-        if isinstance(outcome, KernelError) and outcome.errno not in item.fine:
+    outcomes = rtnl.batch([request for request, _ in requests])
+    for (_, fine), outcome in zip(requests, outcomes, strict=True):
+        if isinstance(outcome, KernelError) and outcome.errno not in fine:
             raise outcome
     return outcomes
 

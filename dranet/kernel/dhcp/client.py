@@ -41,12 +41,7 @@ from dranet.kernel.netlink.rtnl import (
     parse_link,
     set_link_request,
 )
-from dranet.kernel.netlink.socket import (
-    NETLINK_ROUTE,
-    NetlinkSocket,
-    Request,
-    open_raw_socket,
-)
+from dranet.kernel.netlink.socket import NETLINK_ROUTE, NetlinkSocket, Request, open_raw_socket
 from dranet.model.facts import Address, Link
 from dranet.model.plan import DhcpLease
 
@@ -85,11 +80,7 @@ class Exchange:
         self._oddity = ""
 
     def acquire(self, mac: str, wanted: str = "") -> DhcpLease:
-        """DISCOVER, OFFER, REQUEST, ACK; from the start again after a refusal.
-
-        Raises:
-            KernelError: ``DHCPFailed``, or the link went down.
-        """
+        """DISCOVER, OFFER, REQUEST, ACK; from the start again after a refusal."""
         for _ in range(_MOST_OFFERS):
             xid = secrets.randbits(32)
             try:
@@ -117,14 +108,21 @@ class Exchange:
         asked_at = time.time()
         xid = secrets.randbits(32)
 
+        to = () if any_server else (lease.server_mac, lease.server)
+
         def send() -> None:
-            asking = message.request_more_time(xid, lease, self._seconds)
-            wire.send(asking, *(() if any_server else (lease.server_mac, lease.server)))
+            wire.send(message.request_more_time(xid, lease, self._seconds), *to)
 
         def read(server_mac: str, received: Message) -> DhcpLease | None:
-            if received.server == lease.server:
+            if received.server != lease.server and not any_server:
+                return None
+            try:
                 return _read_renewal(server_mac, received, asked_at, lease)
-            return self._read_of_other(server_mac, received, asked_at, lease) if any_server else None
+            except _Refused as refusal:
+                if received.server == lease.server:
+                    raise
+                self._oddity = f"the server {received.server}, which did not give it, refused: {refusal}"
+                return None
 
         with Wire(self._link, lease.client_mac, xid) as wire:
             try:
@@ -134,15 +132,6 @@ class Exchange:
                 raise self._failure(text, reason=Reason.DHCP_LEASE_REFUSED) from None
             except _Silence:
                 raise self._failure(what) from None
-
-    def _read_of_other(
-        self, server_mac: str, received: Message, asked_at: float, lease: DhcpLease
-    ) -> DhcpLease | None:
-        try:
-            return _read_renewal(server_mac, received, asked_at, lease)
-        except _Refused as refusal:
-            self._oddity = f"the server {received.server}, which did not give it, refused: {refusal}"
-            return None
 
     def _find_offer(self, wire: Wire, mac: str, xid: int, wanted: str) -> DhcpLease:
         def send() -> None:
@@ -218,12 +207,7 @@ class Exchange:
 
 
 def _read_renewal(server_mac: str, received: Message, asked_at: float, lease: DhcpLease) -> DhcpLease | None:
-    """Return the renewed lease; ``None`` for an answer that is neither ACK nor NAK.
-
-    Raises:
-        _Refused: no, or another address: that is another lease, and not what was asked for.
-        ProtocolError: as :func:`_read_answer`.
-    """
+    """As :func:`_read_answer`; another address is a refusal: that is another lease, not the one asked for."""
     renewed = _read_answer(server_mac, received, asked_at)
     if renewed is not None and leased_ip(renewed) != leased_ip(lease):
         raise _Refused(f"it gives {renewed.address} instead")
@@ -231,12 +215,7 @@ def _read_renewal(server_mac: str, received: Message, asked_at: float, lease: Dh
 
 
 def _read_answer(server_mac: str, received: Message, asked_at: float) -> DhcpLease | None:
-    """Return the lease of an ACK; ``None`` for an answer that is neither ACK nor NAK.
-
-    Raises:
-        _Refused: a NAK.
-        ProtocolError: an ACK that gives nothing usable.
-    """
+    """Return the lease of an ACK; ``None`` for an answer that is neither ACK nor NAK."""
     if received.type is MessageType.NAK:
         raise _Refused(received.text or "NAK")
     if received.type is not MessageType.ACK:
@@ -260,11 +239,7 @@ _NOTIFICATION_BYTES = 64 * 1024
 
 @contextmanager
 def raised(ifname: str, deadline: float) -> Iterator[Link]:
-    """The link, up and with a carrier; lowered afterwards if it was down before.
-
-    Raises:
-        KernelError: no such link, no Ethernet, or no carrier until ``deadline`` (monotonic).
-    """
+    """The link, up and with a carrier before ``deadline`` (monotonic); lowered afterwards if it was down."""
     with NetlinkSocket.open() as rtnl:
         link = read_link(rtnl, ifname)
         if link.is_up:
@@ -279,11 +254,7 @@ def raised(ifname: str, deadline: float) -> Iterator[Link]:
 
 
 def read_link(rtnl: NetlinkSocket, ifname: str) -> Link:
-    """An Ethernet link by name.
-
-    Raises:
-        KernelError: no such link, or another kind of hardware, which speaks another DHCP (RFC 4390).
-    """
+    """An Ethernet link by name; other hardware speaks another DHCP (RFC 4390)."""
     (answer,) = rtnl.request(get_link_request(ifname=ifname))
     link = decode(parse_link, answer.payload)
     if link.arp_type != _ARPHRD_ETHER:
@@ -415,11 +386,8 @@ def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_
 
 
 def release_lease(lease: DhcpLease, ifname: str, *, timeout_seconds: float = RELEASE_SECONDS) -> None:
-    """Send one release of the address to the server, from a link of the calling thread's namespace.
-
-    Raises:
-        KernelError: it could not be sent; the lease ends by itself at its time.
-    """
+    """Send one release of the address to the server, from a link of the calling thread's namespace. If it
+    cannot be sent, the lease ends by itself at its time."""
     with raised(ifname, time.monotonic() + timeout_seconds) as link:
         xid = secrets.randbits(32)
         with Wire(link, lease.client_mac, xid) as wire:

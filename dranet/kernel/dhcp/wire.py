@@ -185,18 +185,8 @@ def build_frame(
     udp = _UDP.pack(CLIENT_PORT, SERVER_PORT, _UDP.size + len(payload), 0) + payload
     # A sum of zero is sent in its other form: zero means no checksum.
     udp = udp[:6] + struct.pack("!H", checksum(_pseudo_header(addresses, udp) + udp) or 0xFFFF) + udp[8:]
-    header = _IP.pack(
-        0x45,
-        0,
-        _IP.size + len(udp),
-        0,
-        _DONT_FRAGMENT,
-        _TTL,
-        socket.IPPROTO_UDP,
-        0,
-        addresses[:4],
-        addresses[4:],
-    )
+    size, protocol = _IP.size + len(udp), socket.IPPROTO_UDP
+    header = _IP.pack(0x45, 0, size, 0, _DONT_FRAGMENT, _TTL, protocol, 0, addresses[:4], addresses[4:])
     header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
     return _ETHERNET.pack(mac_bytes(destination_mac), mac_bytes(source_mac), ETH_P_IP) + header + udp
 

@@ -75,11 +75,7 @@ def ethtool_request(
 
 
 def parse_ifindex(payload: bytes) -> int:
-    """The link that an ethtool message speaks of: its header comes first, so this is cheap.
-
-    Raises:
-        KernelError: the message is malformed or names no link.
-    """
+    """The link that an ethtool message speaks of: its header comes first, so this is cheap."""
     for kind, header in iter_attributes(payload, GENL_HEADER_BYTES):
         if kind == ETHTOOL_A_HEADER:
             for inner, value in iter_attributes(header):
@@ -89,11 +85,8 @@ def parse_ifindex(payload: bytes) -> int:
 
 
 def ask_by_ioctl(fd: int, ifname: str, data: bytes) -> bytes:
-    """Send one command of ``linux/ethtool.h`` by any socket; returns what the kernel made of ``data``.
-
-    Raises:
-        OSError: the driver refused, or does not know the command (EOPNOTSUPP).
-    """
+    """Send one command of ``linux/ethtool.h`` by any socket; returns what the kernel made of ``data``. An
+    ``OSError`` means that the driver refused, or does not know the command (EOPNOTSUPP)."""
     buffer = array("B", data)
     name = ifname.encode(errors="surrogateescape")
     fcntl.ioctl(fd, SIOCETHTOOL, _IFREQ.pack(name, buffer.buffer_info()[0]))
@@ -115,10 +108,8 @@ def bitset_attribute(kind: int, bits: Mapping[str, bool]) -> bytes:
 
 @lru_cache(maxsize=32)
 def parse_bitset(payload: bytes) -> Mapping[str, bool]:
-    """The bits that a set names. Where it is a plain list (no mask), those listed are set.
-
-    The NICs of a node mostly send equal sets of sixty features, so the last ones are kept.
-    """
+    """The bits that a set names. Where it is a plain list (no mask), those listed are set. The NICs of a node
+    mostly send equal sets of sixty features, so the last ones are kept."""
     parts = parse_attributes(payload, 0, _BITSET)
     is_list = ETHTOOL_A_BITSET_NOMASK in parts
     bits: dict[str, bool] = {}
@@ -369,10 +360,8 @@ T = TypeVar("T")
 
 
 class LinkSettings(Struct, frozen=True):
-    """What a link runs at. ``speed_mbps`` in Mbit/s, ``duplex`` is ``full``, ``half`` or empty.
-
-    ``queues`` counts the receive queues in use: ethtool's channels of kind rx and combined.
-    """
+    """What a link runs at. ``duplex`` is ``full``, ``half`` or empty; ``queues`` counts the receive queues in
+    use: ethtool's channels of kind rx and combined."""
 
     speed_mbps: int | None = None
     duplex: str = ""
@@ -391,10 +380,8 @@ class DriverInfo(Struct, frozen=True):
 
 
 def read_link_settings(ifindexes: Collection[int], warnings: list[str]) -> dict[int, LinkSettings]:
-    """Settings of those of ``ifindexes`` that have any, in the calling thread's network namespace.
-
-    A kernel without the ethtool family (before Linux 5.6) adds one warning and gives nothing.
-    """
+    """Settings of those of ``ifindexes`` that have any, in the calling thread's network namespace. A kernel
+    without the ethtool family (before Linux 5.6) adds one warning and gives nothing."""
     if not ifindexes:
         return {}
     try:

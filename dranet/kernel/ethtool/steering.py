@@ -72,11 +72,7 @@ class Nic(Struct, frozen=True):
     ifname: str
 
     def ask(self, data: bytes, operation: str) -> bytes:
-        """Send one command of ethtool; returns what the kernel made of ``data``.
-
-        Raises:
-            KernelError: the driver refused, or does not know the command (EOPNOTSUPP).
-        """
+        """As :func:`ask_by_ioctl`, with a refusal as ``KernelError``."""
         try:
             return ask_by_ioctl(self.genl.fileno(), self.ifname, data)
         except OSError as error:
