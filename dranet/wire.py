@@ -55,8 +55,6 @@ class DeadlineExceeded(ProtocolError):
 
 
 class Chunk(NamedTuple):
-    """Some bytes of one stream, in order."""
-
     stream: int
     data: bytes
 
@@ -142,7 +140,6 @@ class Mux:
 
     @property
     def is_midway(self) -> bool:
-        """Part of a frame has come, and its rest has not."""
         return self._decoder.is_midway
 
     def _wait_readable(self, timeout_seconds: float) -> None:
@@ -254,7 +251,6 @@ class FrameDecoder:
         self._body = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take more bytes; return the frames that became whole."""
         frames = []
         view = memoryview(data)
         while view:
@@ -265,7 +261,6 @@ class FrameDecoder:
 
     @property
     def is_midway(self) -> bool:
-        """Part of a frame has come, and its rest has not."""
         return bool(self._header)
 
     @property
@@ -330,7 +325,6 @@ class PendingCall:
         return self._payload
 
     def settle(self, frame: Frame) -> None:
-        """Take the answer's frame."""
         try:
             self._payload = _parse_answer(frame)
         except TtrpcError as error:

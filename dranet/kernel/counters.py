@@ -59,11 +59,7 @@ class Traffic(NamedTuple):
 
 
 def read_traffic() -> dict[int, Traffic]:
-    """Return the counters of every link in the calling thread's network namespace, by ifindex.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    """Return the counters of every link in the calling thread's network namespace, by ifindex."""
     with NetlinkSocket.open() as rtnl:
         return dict(decode(_parse_traffic, payload) for payload in rtnl.dump(_REQUEST))
 
@@ -115,7 +111,6 @@ def parse_counted_link(payload: bytes) -> CountedLink:
 
 
 def parse_link_counters(payload: bytes) -> dict[str, int]:
-    """The counters of RTM_NEWLINK that it has."""
     found = parse_attributes(payload, _LINK_HEADER_BYTES, _WANTED_COUNTERS)
     counters: dict[str, int] = {}
     words = found.get(IFLA_STATS64, b"")
@@ -128,7 +123,6 @@ def parse_link_counters(payload: bytes) -> dict[str, int]:
 
 
 def get_counted_link_request(ifindex: int) -> Request:
-    """Ask for one link with its counters."""
     return Request(RTM_GETLINK, link_header(ifindex), operation="get link", link=str(ifindex))
 
 
@@ -141,11 +135,7 @@ _QUEUE = struct.Struct("=5I")
 
 def read_limit_drops() -> dict[int, int]:
     """Packets that our token buckets have dropped, by the ifindex of the link (or of its ``ifb``)
-    in the calling thread's network namespace.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    in the calling thread's network namespace."""
     with NetlinkSocket.open() as rtnl:
         found = (decode(_parse_drops, payload) for payload in rtnl.dump(dump_qdiscs_request()))
         return {ifindex: drops for ifindex, drops in found if drops is not None}
@@ -202,8 +192,6 @@ _FOLDERS = ("counters", "hw_counters")
 
 
 class PortReading(Struct, frozen=True):
-    """One port at one moment."""
-
     number: int
     state: str = ""
     """``ACTIVE``, ``DOWN`` ...; empty where it cannot be read."""
@@ -331,11 +319,7 @@ class CounterTarget(Struct, frozen=True):
 def read_health_counters(sysfs_root: Path, targets: Sequence[CounterTarget]) -> dict[str, HealthCounters]:
     """HealthCounters by device, for links of the calling thread's namespace. What cannot be read is left out.
 
-    Some 25 small files for each card and one message for each link.
-
-    Raises:
-        KernelError: netlink itself failed.
-    """
+    Some 25 small files for each card and one message for each link."""
     sysfs = PseudoFiles(sysfs_root, [])
     links = _read_link_counters([target.ifindex for target in targets if target.ifindex])
     return {
@@ -385,7 +369,6 @@ def _port_numbers(sysfs: PseudoFiles, rdma_device: str) -> list[int]:
 
 
 def _read_port_counters(sysfs: PseudoFiles, rdma_device: str) -> dict[str, int]:
-    """The sum over all ports: what rises on one of them rises in the sum."""
     sums: dict[str, int] = {}
     for number in _port_numbers(sysfs, rdma_device) if rdma_device else ():
         for path in _PORT_COUNTERS:

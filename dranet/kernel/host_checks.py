@@ -83,7 +83,6 @@ def find_root(procfs_root: Path) -> Path | None:
 
 
 def _shares_mounts(procfs_root: Path) -> bool | None:
-    """Whether we have the mount namespace of the node's first process."""
     try:
         return (procfs_root / "1/ns/mnt").stat().st_ino == Path("/proc/self/ns/mnt").stat().st_ino
     except OSError:
@@ -91,7 +90,6 @@ def _shares_mounts(procfs_root: Path) -> bool | None:
 
 
 def _list_functions(node: NodeFacts) -> set[str]:
-    """Functions that carry links, RDMA or GPUs, with all bridges above them."""
     wanted = {link.pci_address for link in node.links}
     wanted |= {device.pci_address for device in node.rdma_devices} | {gpu.pci_address for gpu in node.gpus}
     return {step for function in node.pci_functions if function.address in wanted for step in function.path}
@@ -275,7 +273,6 @@ _MOST_CAPABILITIES = 64
 
 
 def read_pci(sysfs: PseudoFiles, address: str) -> PciFacts:
-    """One function or bridge."""
     base = f"{_DEVICES}/{address}"
     config = sysfs.content(f"{base}/config", _CONFIG_BYTES)
     express = _find_express(config)
@@ -322,7 +319,6 @@ def _read_acs(config: bytes) -> int | None:
 
 
 def _iter_extended(config: bytes) -> Iterator[tuple[int, int]]:
-    """Identifier and offset of each extended capability."""
     offset = _EXTENDED
     for _ in range(_MOST_CAPABILITIES):
         if offset < _EXTENDED or offset + 4 > len(config):
@@ -399,7 +395,6 @@ def _read_huge_pages(sysfs: PseudoFiles) -> Iterable[HugePages]:
 
 
 def _read_swaps(table: str) -> tuple[str, ...]:
-    """The first column of ``/proc/swaps`` below its head."""
     return tuple(line.split()[0] for line in table.splitlines()[1:] if line.split())
 
 
@@ -443,7 +438,6 @@ _OPTION = re.compile(r"CONFIG_(\w+)=([ym])")
 
 
 def read_kernel(sysfs: PseudoFiles, procfs: PseudoFiles, root: PseudoFiles | None) -> KernelFacts:
-    """``root`` is the node's own file system, where it can be seen."""
     release = os.uname().release
     return KernelFacts(
         release=release,
@@ -485,7 +479,6 @@ _PRIORITIES = 8
 
 
 def read_flows(sysfs: PseudoFiles, ifnames: Iterable[str]) -> tuple[FlowFacts, ...]:
-    """One for each interface, in their order."""
     names = tuple(ifnames)
     pfc = read_pfc(names)
     return tuple(

@@ -17,6 +17,7 @@ from dranet.kernel.namespaces import pod_links as podlinks
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rtnl import IFF_UP, set_link_request
+from dranet.kernel.netlink.socket import open_notifications
 from dranet.model.health import CARRIER_LOSSES
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace
@@ -381,13 +382,12 @@ async def test_a_loop_that_ends_while_a_socket_is_opened_leaves_neither_it_nor_t
     """A cancelled task hears no more of its thread."""
     enter, opened = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    open_socket = podlinks._open_notifications
 
-    def open_late() -> socket.socket:
+    def open_late(protocol: int, *groups: int) -> socket.socket:
         assert enter.wait(DEADLINE)
-        return open_socket()
+        return open_notifications(protocol, *groups)
 
-    monkeypatch.setattr(podlinks, "_open_notifications", open_late)
+    monkeypatch.setattr(podlinks, "open_notifications", open_late)
     monkeypatch.setattr(
         podlinks._FollowedPod, "_release", _then(podlinks._FollowedPod._release, loop, opened)
     )

@@ -300,7 +300,7 @@ def test_without_a_classifier_in_the_kernel_no_link_is_asked(monkeypatch: pytest
     others = {1: programs.Program(1, 8, "sd_devices"), 2: None}
     monkeypatch.setattr(programs, "iter_program_ids", lambda: iter(others))
     monkeypatch.setattr(programs, "read_program", others.__getitem__)
-    monkeypatch.setattr(programs, "query_programs", None)
+    monkeypatch.setattr(programs, "query_attached", None)
     warnings: list[str] = []
     assert read_link_programs(SilentKernel(), [7, 8], warnings) == {7: NOTHING, 8: NOTHING}
     assert read_link_programs(SilentKernel(), [], warnings) == {}
@@ -472,7 +472,7 @@ def test_tcx_programs_go_whether_a_bpf_link_holds_them_or_not(node: Namespace, b
     )
     remove(node, "eth1")
     for hook in (BPF_TCX_INGRESS, BPF_TCX_EGRESS):
-        assert node.run(partial(programs.query_programs, eth1, hook)) == ()
+        assert node.run(partial(programs.query_attached, eth1, hook)) == ()
     assert names(node, "eth2") == ("tcx ingress other", "tcx egress other")
 
 

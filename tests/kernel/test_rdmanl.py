@@ -12,7 +12,7 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.kernel.discovery import watch
-from dranet.kernel.discovery.watch import EVERYTHING, Changes, open_rdma_notifications, parse_rdma_changes
+from dranet.kernel.discovery.watch import EVERYTHING, Changes, parse_rdma_changes
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink import rdma as rdmanl
 from dranet.kernel.netlink.rdma import read_netns_exclusive
@@ -152,9 +152,11 @@ def test_a_malformed_notification_is_refused() -> None:
         parse_rdma_changes(notification(attribute_text(2, "mlx5_1"))[:-4] + b"\xff")
 
 
-def test_a_kernel_without_rdma_is_listened_to_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: int) -> socket.socket:
+async def test_a_kernel_without_rdma_is_listened_to_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> socket.socket:
         raise KernelError("no such protocol")
 
-    monkeypatch.setattr(watch, "open_raw_socket", refuse)
-    assert open_rdma_notifications() is None
+    monkeypatch.setattr(watch, "open_notifications", refuse)
+    listening = watch.ChangeWatch()
+    listening._start_rdma_events()
+    assert not listening._readers

@@ -17,7 +17,7 @@ from dranet.kernel.discovery import scan as scan_module
 from dranet.kernel.discovery.scan import (
     NodeScanner,
     ProtectedAddress,
-    read_ipv4_default_routes,
+    read_default_routes,
     read_node_facts,
 )
 from dranet.kernel.discovery.watch import EVERYTHING, MANY_LINKS, Changes, ChangeWatch, Patience
@@ -268,7 +268,7 @@ def test_a_read_that_failed_half_way_does_not_forget_what_a_link_was_called(
         raise KernelError("no buffer")
 
     with monkeypatch.context() as broken:
-        broken.setattr(scan_module, "read_ipv4_default_routes", refuse)
+        broken.setattr(scan_module, "read_default_routes", refuse)
         with pytest.raises(KernelError, match="no buffer"):
             scan(node, scanner, Changes(links=frozenset({eth3})))
     facts = scan(node, scanner, Changes(routes=True))
@@ -338,7 +338,7 @@ def test_ipv4_default_routes_are_found_before_all_others(node: Namespace) -> Non
 
     def read_defaults() -> tuple[Route, ...]:
         with NetlinkSocket.open() as rtnl:
-            return read_ipv4_default_routes(rtnl, [])
+            return read_default_routes(rtnl, [], [4])
 
     with pytest.MonkeyPatch.context() as counted:
         counted.setattr(NetlinkSocket, "_receive", counting)

@@ -154,12 +154,10 @@ def _read_node(sysfs: PseudoFiles, entry: str) -> CharDevice | None:
 
 
 def with_nodes(device: RdmaDevice, nodes: dict[str, CharDevice]) -> RdmaDevice:
-    """The device with its own node and the shared one."""
     return replace(device, char_devices=tuple(nodes[name] for name in (device.name, "") if name in nodes))
 
 
 def read_rdma_device(sysfs: PseudoFiles, name: str) -> RdmaDevice:
-    """Everything about one device but its nodes."""
     folder = f"{RDMA_CLASS}/{name}"
     pci_address = nearest_pci_address(sysfs.home(folder))
     # A software device (rxe) has no device behind it, but names the interface that it runs on.
@@ -213,7 +211,6 @@ def read_gids(sysfs: PseudoFiles, rdma_device: str) -> tuple[str, ...]:
 
 
 def _iter_gid_slots(sysfs: PseudoFiles, rdma_device: str, *, with_types: bool) -> Iterator[GidSlot]:
-    """Read tables up to a long gap instead of listing them: some have a thousand slots."""
     for port in sysfs.numbered(f"{RDMA_CLASS}/{rdma_device}/ports"):
         folder = f"{RDMA_CLASS}/{rdma_device}/ports/{port}"
 
@@ -267,7 +264,6 @@ def _read_slots(slots: Sequence[int], read: Callable[[int], Slot | None]) -> Ite
 
 
 def _read_named(sysfs: PseudoFiles, path: str) -> str:
-    """The name in ``4: ACTIVE``."""
     text = sysfs.text(path)
     return text.partition(": ")[2] or text
 
@@ -352,8 +348,6 @@ def read_host(sysfs: PseudoFiles) -> Host:
 
 
 class Hardware(Struct, frozen=True):
-    """The hardware part of ``NodeFacts``; tuples are sorted by address, name or number."""
-
     pci_functions: tuple[PciFunction, ...] = ()
     rdma_devices: tuple[RdmaDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()

@@ -56,7 +56,6 @@ class LinkTable:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Sorted by ifindex."""
         return tuple(self._links[ifindex] for ifindex in sorted(self._links))
 
     def read_all(self, rtnl: NetlinkSocket, sysfs: PseudoFiles) -> None:
@@ -80,11 +79,7 @@ class LinkTable:
     def read_again(self, rtnl: NetlinkSocket, ifindexes: Iterable[int], sysfs: PseudoFiles) -> frozenset[str]:
         """Read the named links again and drop those that are gone.
 
-        Returns the names, old and new, of the links that were named.
-
-        Raises:
-            KernelError: as :meth:`read_all`.
-        """
+        Returns the names, old and new, of the links that were named."""
         wanted = self._with_followers(ifindexes)
         found: dict[int, bytes] = {}
         asked: set[int] = set()
@@ -143,7 +138,6 @@ class LinkTable:
 
 
 def _read_links(rtnl: NetlinkSocket, ifindexes: Iterable[int]) -> dict[int, bytes]:
-    """The message of each link that is still there."""
     found: dict[int, bytes] = {}
     wanted = sorted(ifindexes)
     for ifindex, outcome in zip(wanted, rtnl.batch([get_link_request(i) for i in wanted]), strict=True):

@@ -60,8 +60,6 @@ class PciName(Struct, frozen=True):
 
 
 class _Edition(Struct, frozen=True):
-    """Which file was read, and as of when."""
-
     path: str
     modified_ns: int
     size: int
@@ -141,11 +139,7 @@ def _open(path: str, files: ExitStack) -> io.BufferedIOBase:
 
 def _read_lines(database: io.BufferedIOBase) -> Iterator[bytes]:
     """Pieces of whole lines, each line with its end *before* it, as the patterns want it. What is too long
-    for a line loses its middle.
-
-    Raises:
-        OSError: there are more bytes than a database has.
-    """
+    for a line loses its middle."""
     size, rest = 0, b"\n"
     while piece := database.read(_PIECE_BYTES):
         size += len(piece)
@@ -297,7 +291,6 @@ class GpuReader:
         self._procfs = procfs
 
     def is_gpu(self, function: PciFunction) -> bool:
-        """Whether the function is a GPU or accelerator worth offering."""
         return is_gpu(function) and not self._is_in_amd_processor(function)
 
     def _is_in_amd_processor(self, function: PciFunction) -> bool:
@@ -311,7 +304,6 @@ class GpuReader:
         return _AMD_PROCESSOR in vendors
 
     def read(self, function: PciFunction) -> Gpu:
-        """What is known about the GPU at ``function``."""
         vendor = _VENDORS.get(function.vendor_id, f"{function.vendor_id:04x}")
         if vendor == "nvidia":
             return self._read_nvidia(function)
@@ -402,7 +394,6 @@ class GpuReader:
 
 
 def _parse_information(text: str) -> Iterator[tuple[str, str]]:
-    """Parse lines like ``Model: \\t\\t NVIDIA H100 80GB HBM3``."""
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon:
@@ -435,7 +426,6 @@ def read_pci_functions(
 
 
 def list_pci_functions(sysfs: PseudoFiles) -> list[str]:
-    """The addresses of all functions, sorted."""
     addresses = []
     for name in sysfs.entries(PCI_DEVICES):
         if is_pci_address(name):
@@ -448,7 +438,6 @@ def list_pci_functions(sysfs: PseudoFiles) -> list[str]:
 def name_pci_functions(
     functions: Iterable[PciFunction], pci_ids: PciIds, warnings: list[str]
 ) -> list[PciFunction]:
-    """The functions with ``vendor_name`` and ``device_name``."""
     functions = tuple(functions)
     names = pci_ids.read_names({(f.vendor_id, f.device_id) for f in functions}, warnings)
     named = ((function, names[function.vendor_id, function.device_id]) for function in functions)
@@ -497,7 +486,6 @@ class PciReader:
         return frozenset(self._read_class(address) for address in self._also)
 
     def _read_parent(self, address: str) -> str:
-        """The physical function of a virtual one; else empty."""
         parent = _last(self._sysfs.link(f"{PCI_DEVICES}/{address}/physfn"))
         return parent if is_pci_address(parent) else ""
 
@@ -567,7 +555,6 @@ class PciReader:
 
 
 def _routing_id(address: str) -> int:
-    """Domain, bus, device (5 bits) and function (3 bits) as one number."""
     domain, bus, rest = address.split(":")
     device, _, function = rest.partition(".")
     return int(domain, 16) << 16 | int(bus, 16) << 8 | int(device, 16) << 3 | int(function, 16)

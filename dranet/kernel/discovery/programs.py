@@ -12,6 +12,7 @@ import errno
 import os
 import struct
 from collections.abc import Collection, Container, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
@@ -76,7 +77,8 @@ def _may_have_classifier(links: int, warnings: list[str]) -> bool | None:
     most = max(_PROGRAMS_WORTH_OPENING, links // 4)
     try:
         ids = list(islice(iter_program_ids(), most + 1))
-        return len(ids) > most or any(_is_classifier(program_id) for program_id in ids)
+        programs = (read_program(program_id) for program_id in ids)
+        return len(ids) > most or any(found and found.type == BPF_PROG_TYPE_SCHED_CLS for found in programs)
     except KernelError as error:
         if is_refusal(error.errno):
             why = error.hint or "it takes CAP_BPF or CAP_SYS_ADMIN"
@@ -84,11 +86,6 @@ def _may_have_classifier(links: int, warnings: list[str]) -> bool | None:
         elif error.errno != errno.ENOSYS:
             warnings.append(error.message)
         return None
-
-
-def _is_classifier(program_id: int) -> bool:
-    program = read_program(program_id)
-    return program is not None and program.type == BPF_PROG_TYPE_SCHED_CLS
 
 
 def _read_tc_filters(
@@ -136,11 +133,12 @@ def parse_bpf_filter(payload: bytes) -> str | None:
 
 
 def _read_tcx_programs(ifindexes: Collection[int], warnings: list[str]) -> dict[int, tuple[str, ...]]:
-    attached: dict[int, tuple[int, ...]] = {}
+    attached: dict[int, set[int]] = {}
     try:
         for ifindex in ifindexes:
-            attached.update(_query_tcx(ifindex))
-        names = _read_names({program_id for ids in attached.values() for program_id in ids})
+            attached |= _query_tcx(ifindex)
+        programs = (read_program(program_id) for program_id in set().union(*attached.values()))
+        names = {program.id: program.name for program in programs if program}
     except KernelError as error:
         if error.errno == errno.EINVAL:  # before Linux 6.6: there is no such hook, so nothing is on it
             return dict.fromkeys(ifindexes, ())
@@ -152,26 +150,20 @@ def _read_tcx_programs(ifindexes: Collection[int], warnings: list[str]) -> dict[
     }
 
 
-def _query_tcx(ifindex: int) -> dict[int, tuple[int, ...]]:
+def _query_tcx(ifindex: int) -> dict[int, set[int]]:
     """Ids of the programs on both hooks; nothing for a link that is gone."""
+    hooks = (BPF_TCX_INGRESS, BPF_TCX_EGRESS)
     try:
-        ingress = query_programs(ifindex, BPF_TCX_INGRESS)
-        return {ifindex: ingress + query_programs(ifindex, BPF_TCX_EGRESS)}
+        return {ifindex: {found.program_id for hook in hooks for found in query_attached(ifindex, hook)}}
     except KernelError as error:
         if error.errno == errno.ENODEV:
             return {}
         raise
 
 
-def _read_names(program_ids: Collection[int]) -> dict[int, str]:
-    """Names by id, each program opened once; without those that went meanwhile."""
-    programs = (read_program(program_id) for program_id in program_ids)
-    return {program.id: program.name for program in programs if program}
-
-
 # --- bpf(2) through libc: list programs, read type and name, query and detach what is on a hook ---------
 #
-# Commands, types and layouts are those of ``linux/h``. Ids of programs and BPF links are the whole
+# Commands, types and layouts are those of ``linux/bpf.h``. Ids of programs and BPF links are the whole
 # kernel's; an ifindex is looked up in the calling thread's network namespace. Every call wants
 # ``CAP_SYS_ADMIN`` or the like. A *BPF link* holds a program on its hook while a process has it open
 # or pinned.
@@ -227,11 +219,7 @@ def call_bpf(command: int, attributes: bytes, operation: str) -> tuple[int, byte
 
 
 def iter_program_ids() -> Iterator[int]:
-    """Yield the ids of all programs of the kernel, in rising order.
-
-    Raises:
-        KernelError: EPERM without the capability.
-    """
+    """Yield the ids of all programs of the kernel, in rising order; EPERM without the capability."""
     return _iter_ids(BPF_PROG_GET_NEXT_ID, "list BPF programs")
 
 
@@ -248,33 +236,25 @@ def _iter_ids(command: int, operation: str) -> Iterator[int]:
         yield last
 
 
-def open_program(program_id: int) -> int:
-    """A descriptor of the program, for the caller to close.
-
-    Raises:
-        KernelError: ENOENT when the program is gone.
-    """
-    return call_bpf(
-        BPF_PROG_GET_FD_BY_ID, struct.pack("=III", program_id, 0, 0), f"open BPF program {program_id}"
-    )[0]
+@contextmanager
+def _opened(command: int, number: int, what: str) -> Iterator[int]:
+    """A descriptor of a program or a BPF link; ENOENT when it is gone."""
+    fd, _ = call_bpf(command, struct.pack("=III", number, 0, 0), f"open BPF {what} {number}")
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def read_program(program_id: int) -> Program | None:
-    """Type and name of a program; ``None`` when it is gone.
-
-    Raises:
-        KernelError: the kernel refused for another reason.
-    """
+    """Type and name of a program; ``None`` when it is gone."""
     try:
-        fd = open_program(program_id)
+        with _opened(BPF_PROG_GET_FD_BY_ID, program_id, "program") as fd:
+            return parse_program(program_id, _read_info(fd, _INFO.size, "read BPF program"))
     except KernelError as error:
         if error.errno == errno.ENOENT:
             return None
         raise
-    try:
-        return parse_program(program_id, _read_info(fd, _INFO.size, "read BPF program"))
-    finally:
-        os.close(fd)
 
 
 def _read_info(fd: int, size: int, operation: str) -> bytes:
@@ -296,17 +276,12 @@ class Attached(Struct, frozen=True):
     link_id: int = 0
 
 
-def query_programs(ifindex: int, attach_type: int) -> tuple[int, ...]:
-    """Ids of the programs on one hook of a link of the calling thread's namespace, in their order.
+def query_attached(ifindex: int, attach_type: int) -> tuple[Attached, ...]:
+    """What is on one hook of a link of the calling thread's namespace, in its order.
 
     Raises:
         KernelError: ENODEV when there is no such link, EINVAL when the kernel has no such hook.
     """
-    return tuple(attached.program_id for attached in query_attached(ifindex, attach_type))
-
-
-def query_attached(ifindex: int, attach_type: int) -> tuple[Attached, ...]:
-    """As :func:`query_programs`, with what holds them."""
     programs, links = (ctypes.c_uint32 * _MOST_PROGRAMS)(), (ctypes.c_uint32 * _MOST_PROGRAMS)()
     places = (ctypes.addressof(programs), _MOST_PROGRAMS, 0, ctypes.addressof(links), 0)
     attributes = _QUERY.pack(ifindex, attach_type, 0, 0, *places)
@@ -321,12 +296,9 @@ def detach_program(ifindex: int, attach_type: int, program_id: int) -> None:
     Raises:
         KernelError: ENOENT when it is not there, EBUSY when a BPF link holds it.
     """
-    fd = open_program(program_id)
-    try:
+    with _opened(BPF_PROG_GET_FD_BY_ID, program_id, "program") as fd:
         attributes = struct.pack("=IIIIIIQ", ifindex, fd, attach_type, 0, 0, 0, 0)
         call_bpf(BPF_PROG_DETACH, attributes, f"detach BPF program {program_id}")
-    finally:
-        os.close(fd)
 
 
 class BpfLink(Struct, frozen=True):
@@ -340,33 +312,21 @@ class BpfLink(Struct, frozen=True):
 
 
 def iter_link_ids() -> Iterator[int]:
-    """Yield the ids of all BPF links of the kernel, in rising order.
-
-    Raises:
-        KernelError: EPERM without the capability, EINVAL before Linux 5.8.
-    """
+    """Yield the ids of all BPF links of the kernel, in rising order; EINVAL before Linux 5.8."""
     return _iter_ids(BPF_LINK_GET_NEXT_ID, "list BPF links")
 
 
 def read_link(link_id: int) -> BpfLink | None:
-    """Describe a BPF link; ``None`` when it is gone.
-
-    Raises:
-        KernelError: the kernel refused for another reason.
-    """
+    """Describe a BPF link; ``None`` when it is gone."""
     try:
-        fd = _open_link(link_id)
+        with _opened(BPF_LINK_GET_FD_BY_ID, link_id, "link") as fd:
+            info = _read_info(fd, _LINK_INFO.size, "read BPF link")
     except KernelError as error:
         if error.errno == errno.ENOENT:
             return None
         raise
-    try:
-        kind, number, program_id, ifindex, _ = _LINK_INFO.unpack(
-            _read_info(fd, _LINK_INFO.size, "read BPF link")
-        )
-        return BpfLink(number, kind, program_id, ifindex)
-    finally:
-        os.close(fd)
+    kind, number, program_id, ifindex, _ = _LINK_INFO.unpack(info)
+    return BpfLink(number, kind, program_id, ifindex)
 
 
 def detach_link(link_id: int) -> None:
@@ -375,13 +335,5 @@ def detach_link(link_id: int) -> None:
     Raises:
         KernelError: ENOENT when it is gone, EOPNOTSUPP for a type that cannot be detached.
     """
-    fd = _open_link(link_id)
-    try:
+    with _opened(BPF_LINK_GET_FD_BY_ID, link_id, "link") as fd:
         call_bpf(BPF_LINK_DETACH, struct.pack("=I", fd), f"detach BPF link {link_id}")
-    finally:
-        os.close(fd)
-
-
-def _open_link(link_id: int) -> int:
-    attributes = struct.pack("=III", link_id, 0, 0)
-    return call_bpf(BPF_LINK_GET_FD_BY_ID, attributes, f"open BPF link {link_id}")[0]

@@ -1,7 +1,8 @@
 """One scan of the node: links, addresses, default routes, protected links and hardware -> ``NodeFacts``.
 
 It reads and merges, and judges nothing: what may be offered is the inventory's matter. :class:`NodeScanner`
-remembers the last scan, so that a change costs what changed and not the whole node.
+remembers the last scan, so that a change costs what changed and not the whole node. A ``KernelError`` means
+that netlink itself failed; anything smaller is a line in ``warnings``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -46,11 +48,7 @@ from dranet.model.uplinks import Routing, is_untold, outputs
 
 
 def read_node_facts(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
-    """Read everything in the calling thread's network namespace, once.
-
-    Raises:
-        KernelError: netlink itself failed; anything smaller is a line in ``warnings``.
-    """
+    """Read everything in the calling thread's network namespace, once."""
     return NodeScanner(sysfs_root, procfs_root).read()
 
 
@@ -141,8 +139,8 @@ class NodeScanner:
         ipv6 = [route for route in known.default_routes if ":" in route.destination]
         at_stake = any(route.source for route in ipv6) or outputs(ipv6) & changes.links
         default_routes = (
-            *read_ipv4_default_routes(rtnl, warnings),
-            *(read_ipv6_default_routes(rtnl, warnings) if at_stake else ipv6),
+            *read_default_routes(rtnl, warnings, [4]),
+            *(read_default_routes(rtnl, warnings, [6]) if at_stake else ipv6),
         )
         return Routing(default_routes, known.rules, read_policy_routes(rtnl, known.rules, warnings))
 
@@ -169,21 +167,13 @@ def _once(warnings: Iterable[str]) -> tuple[str, ...]:
 def read_routing(rtnl: NetlinkSocket, warnings: list[str]) -> Routing:
     """Default routes, the rules that look up other tables, and what these tables lead to.
 
-    For the calling thread's namespace, which must be the socket's.
-
-    Raises:
-        KernelError: a dump failed.
-    """
+    For the calling thread's namespace, which must be the socket's."""
     rules = read_rules(rtnl, warnings)
     return Routing(read_default_routes(rtnl, warnings), rules, read_policy_routes(rtnl, rules, warnings))
 
 
 def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[RoutingRule, ...]:
-    """The rules that look up a table other than local and main, IPv4 first.
-
-    Raises:
-        KernelError: a dump failed.
-    """
+    """The rules that look up a table other than local and main, IPv4 first."""
     payloads = (
         payload
         for family in (4, 6)
@@ -199,11 +189,7 @@ def read_policy_routes(
 ) -> tuple[Route, ...]:
     """What the tables that ``rules`` look up lead to: default routes; and, of a table that a rule looks up
     for one source, one other route for each output. Such a table is read whole, others up to their default
-    routes.
-
-    Raises:
-        KernelError: a dump failed.
-    """
+    routes."""
     tables: dict[tuple[int, int], bool] = {}
     for rule in rules:
         key = rule.family, rule.table
@@ -215,33 +201,16 @@ def read_policy_routes(
     )
 
 
-def read_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
-    """Main-table default routes of both families, with every metric and next hop; IPv4 first.
+def read_default_routes(
+    rtnl: NetlinkSocket, warnings: list[str], versions: Iterable[int] = (4, 6)
+) -> tuple[Route, ...]:
+    """Main-table default routes of these IP versions, with every metric and next hop.
 
-    For the calling thread's namespace, which must be the socket's.
-
-    Raises:
-        KernelError: a dump failed.
+    For the calling thread's namespace, which must be the socket's. IPv4 costs the same with a whole Internet
+    in the table, IPv6 some 2 microseconds for each route of it.
     """
-    return (*read_ipv4_default_routes(rtnl, warnings), *read_ipv6_default_routes(rtnl, warnings))
-
-
-def read_ipv4_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
-    """Those of the calling thread's namespace. Costs the same with a whole Internet in the table.
-
-    Raises:
-        KernelError: the dump failed.
-    """
-    return _read_table(rtnl, socket.AF_INET, RT_TABLE_MAIN, warnings)
-
-
-def read_ipv6_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
-    """Those of the socket's namespace; some 2 microseconds for each route of the table.
-
-    Raises:
-        KernelError: the dump failed.
-    """
-    return _read_table(rtnl, socket.AF_INET6, RT_TABLE_MAIN, warnings)
+    tables = (_read_table(rtnl, _FAMILIES[version], RT_TABLE_MAIN, warnings) for version in versions)
+    return tuple(chain.from_iterable(tables))
 
 
 _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
@@ -250,7 +219,6 @@ _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 def _read_table(
     rtnl: NetlinkSocket, family: int, table: int, warnings: list[str], *, only_defaults: bool = True
 ) -> tuple[Route, ...]:
-    """Unicast routes of one table, with the outputs of their nexthop objects."""
     payloads: Iterable[bytes] = _dump_table(rtnl, dump_routes_request(family, table=table), only_defaults)
     if only_defaults:
         payloads = filter(is_default_route, payloads)
@@ -265,9 +233,7 @@ def _dump_table(rtnl: NetlinkSocket, request: Request, only_defaults: bool) -> l
     try:
         if not only_defaults or request.body[:1] != bytes([socket.AF_INET]):
             return rtnl.dump(request)
-        with (
-            NetlinkSocket.open() as rest
-        ):  # an IPv4 table begins with them; what is left ends with the socket
+        with NetlinkSocket.open() as rest:  # an IPv4 table begins with them; the rest ends with the socket
             return rest.dump_start(request, is_beyond_default_routes)
     except KernelError as error:
         if error.errno == errno.ENOENT:
@@ -301,11 +267,7 @@ class ProtectedAddress(Struct, frozen=True):
 def find_protected_links(
     rtnl: NetlinkSocket, targets: Sequence[ProtectedAddress], links: Iterable[Link]
 ) -> tuple[ProtectedLink, ...]:
-    """Return one entry for each link that carries a target. Unreachable addresses have none.
-
-    Raises:
-        KernelError: netlink itself failed.
-    """
+    """Return one entry for each link that carries a target. Unreachable addresses have none."""
     addresses = ((link.ifindex, address) for link in links for address in link.addresses)
     return (*_at_own(targets, addresses), *_by_route(rtnl, targets))
 
@@ -313,11 +275,7 @@ def find_protected_links(
 def read_protected_links(
     rtnl: NetlinkSocket, targets: Sequence[ProtectedAddress]
 ) -> tuple[ProtectedLink, ...]:
-    """As :func:`find_protected_links` without knowing the links: the kernel is asked for their addresses.
-
-    Raises:
-        KernelError: netlink itself failed.
-    """
+    """As :func:`find_protected_links` without knowing the links: the kernel is asked for their addresses."""
     own = [target.packed for target in targets if target.is_own and target.packed]
     payloads = rtnl.dump(dump_addresses_request()) if own else []
     worth = (payload for payload in payloads if any(packed in payload for packed in own))
@@ -349,5 +307,4 @@ def _by_route(rtnl: NetlinkSocket, targets: Iterable[ProtectedAddress]) -> Itera
 
 
 def _as_the_kernel_prints(packed: bytes) -> str:
-    """The text of an address as ``inet.parse_address`` gives it, whatever way it was spelled before."""
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)

@@ -17,7 +17,6 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
@@ -62,7 +61,7 @@ from dranet.kernel.netlink.socket import (
     NETLINK_ROUTE,
     SOL_NETLINK,
     kernel_error,
-    open_raw_socket,
+    open_notifications,
     parse_attributes,
     parse_messages,
 )
@@ -105,14 +104,12 @@ EVERYTHING = Changes(everything=True)
 
 
 class Patience(Struct, frozen=True):
-    """Seconds without a change after which a burst is reported."""
+    """When a burst is reported: ``settle_seconds`` after its last change, and where it does not end after
+    ``longest_seconds``, or ``storm_seconds`` if it is a storm and this is more."""
 
     settle_seconds: float
-    """It has ended when nothing came for this long."""
     longest_seconds: float
-    """Seconds after which a burst that does not end is reported."""
     storm_seconds: float = 0.0
-    """Or after this long, if it is a storm and this is more."""
 
 
 PATIENCE = (Patience(0.1, 1.0), Patience(0.4, 8.0, 30.0), Patience(1.6, 8.0, 30.0))
@@ -173,12 +170,11 @@ class ChangeFilter:
                 return self._judge_link(kind == RTM_DELLINK, payload)
             if kind in (RTM_NEWADDR, RTM_DELADDR):
                 return self._judge_address(kind == RTM_DELADDR, payload)
-            if kind in (RTM_NEWRULE, RTM_DELRULE):
-                return Changes(routes=True)  # it may lead to an uplink, or to a protected address
-            if kind in (RTM_NEWNEXTHOP, RTM_DELNEXTHOP):
-                return Changes(routes=True)  # routes lead elsewhere without a word of their own
+            # A rule may lead to an uplink, or to a protected address; routes of a nexthop object lead
+            # elsewhere without a word of their own.
+            is_steering = kind in (RTM_NEWRULE, RTM_DELRULE, RTM_NEWNEXTHOP, RTM_DELNEXTHOP)
             is_route = kind in (RTM_NEWROUTE, RTM_DELROUTE)
-            return Changes(routes=is_route and decode(self._is_of_interest, payload))
+            return Changes(routes=is_steering or (is_route and decode(self._is_of_interest, payload)))
         except KernelError:
             return EVERYTHING
 
@@ -243,20 +239,13 @@ class ChangeWatch:
         """Why PCI, RDMA and DRM changes are not reported (no libudev); empty if they are."""
 
     async def __aenter__(self) -> Self:
-        """Begin to listen.
-
-        Raises:
-            KernelError: the netlink socket could not be made.
-        """
         sock = _open_notifications()
         self._listen(sock, partial(self._read_socket, sock, self._judge_rtnetlink))
         self._start_hardware_events()
         self._start_rdma_events()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
         for descriptor, source in self._readers.items():
             loop.remove_reader(descriptor)
@@ -307,7 +296,6 @@ class ChangeWatch:
         return changes
 
     async def _wait_arrived(self, seconds: float | None) -> bool:
-        """Whether something came within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may lose a cancellation
                 await self._arrived.wait()
@@ -352,9 +340,8 @@ class ChangeWatch:
         """After an overrun anything may have changed. Other errors are not retried, which would spin."""
         if error.errno == errno.ENOBUFS:
             self.overruns += 1
-            self._filter = ChangeFilter(
-                self._filter.protected_addresses, self._filter.tables
-            )  # what it knows may be stale
+            # What it knows may be stale.
+            self._filter = ChangeFilter(self._filter.protected_addresses, self._filter.tables)
         else:
             asyncio.get_running_loop().remove_reader(source.fileno())
             self._failure = kernel_error(error.errno or 0, "", "receive notifications of changes")
@@ -384,14 +371,13 @@ class ChangeWatch:
             self._note_failure(monitor, OSError(number, os.strerror(number)))
 
     def _start_rdma_events(self) -> None:
-        """Listen to RDMA notifications; a kernel without RDMA, or before Linux 6.12, has none."""
-        sock = open_rdma_notifications()
-        if sock is not None:
+        """A kernel without RDMA has none; one before Linux 6.12 accepts the membership and sends none."""
+        with contextlib.suppress(KernelError):
+            sock = open_notifications(NETLINK_RDMA, _RDMA_NL_GROUP_NOTIFY)
             self._listen(sock, partial(self._read_socket, sock, parse_rdma_changes))
 
 
 def _take_error(descriptor: int) -> int:
-    """What a socket has to complain of, once."""
     with socket.socket(fileno=os.dup(descriptor)) as sock:
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
@@ -409,45 +395,18 @@ def _open_hardware_events() -> Any:
 
 
 def _open_notifications() -> socket.socket:
-    sock = open_raw_socket(NETLINK_ROUTE)
-    sock.setblocking(False)
+    sock = open_notifications(NETLINK_ROUTE, *_GROUPS)
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
     except PermissionError:  # in a user namespace: as much as the system's limit allows
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-    sock.bind((0, 0))  # without an address of its own the kernel takes the socket for itself and skips it
-    for group in _GROUPS:
-        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
     with contextlib.suppress(OSError):  # before Linux 5.3 there are no nexthop objects
         sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_NEXTHOP)
     return sock
 
 
-def open_rdma_notifications() -> socket.socket | None:
-    """Open a non-blocking socket for :func:`parse_rdma_changes`; ``None`` without RDMA.
-
-    An older kernel accepts the membership and never sends anything.
-    """
-    try:
-        sock = open_raw_socket(NETLINK_RDMA)
-    except KernelError:
-        return None
-    try:
-        sock.setblocking(False)
-        sock.bind((0, 0))
-        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, _RDMA_NL_GROUP_NOTIFY)
-    except OSError:
-        sock.close()
-        return None
-    return sock
-
-
 def parse_rdma_changes(chunk: bytes) -> Changes:
-    """What a datagram of RDMA notifications names: devices (``mlx5_0``), and the interfaces on them.
-
-    Raises:
-        KernelError: it is malformed.
-    """
+    """What a datagram of RDMA notifications names: devices (``mlx5_0``), and the interfaces on them."""
     changes = Changes()
     for _, _, _, payload in parse_messages(chunk):
         found = parse_attributes(payload, 0, frozenset({RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX}))

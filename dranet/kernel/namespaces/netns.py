@@ -17,11 +17,12 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.netlink.socket import NETLINK_ROUTE, NetlinkSocket, explain_refusal, open_raw_socket
@@ -43,8 +44,8 @@ _NO_PROPAGATION = "if its pod runs, mount its folder with mountPropagation: Host
 class NetworkNamespace:
     """An open network namespace. While it is open the kernel keeps the namespace alive.
 
-    Equality is identity of the namespace, not of the path that led to it.
-    """
+    Equality is identity of the namespace, not of the path that led to it. Whatever goes inside raises
+    ``KernelError`` where the namespace cannot be entered."""
 
     def __init__(self, fd: int, path: str = "") -> None:
         """Take over ``fd``, a descriptor of a namespace; it is closed by :meth:`close`.
@@ -92,15 +93,12 @@ class NetworkNamespace:
 
     @classmethod
     def current(cls) -> Self:
-        """The calling thread's namespace."""
         return cls.open("/proc/thread-self/ns/net")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -122,35 +120,22 @@ class NetworkNamespace:
         return f"NetworkNamespace({self.path!r}, inode={self.identity[1]})"
 
     def enter_for_good(self) -> None:
-        """Take the calling thread inside. It must be a fresh one that ends with what it does there.
-
-        Raises:
-            KernelError: the namespace could not be entered.
-        """
+        """Take the calling thread inside. It must be a fresh one that ends with what it does there."""
         _enter(self._fd)
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in a fresh thread inside the namespace and return what it returns.
-
-        Raises:
-            KernelError: the namespace could not be entered.
-            Exception: whatever ``function`` raised.
-        """
-        results: list[T] = []
-        caught = _Caught()
+        """Call ``function`` in a fresh thread inside the namespace and return what it returns."""
         fd = self._fd
 
-        def enter_and_call() -> None:
-            with caught:
-                _enter(fd)
-                results.append(function())
+        def enter_and_call() -> T:
+            _enter(fd)
+            return function()
 
-        thread = threading.Thread(target=enter_and_call, name="netns", daemon=True)
+        outcome: Future[T] = Future()
+        thread = threading.Thread(target=_settle, args=(outcome, enter_and_call), name="netns", daemon=True)
         thread.start()
         thread.join()
-        if caught.error is not None:
-            raise caught.error
-        return results[0]
+        return outcome.result()
 
     @contextmanager
     def enter(self) -> Iterator[Visit]:
@@ -164,17 +149,9 @@ class NetworkNamespace:
         finally:
             visit.end()
 
-    def open_socket(self, protocol: int = NETLINK_ROUTE) -> socket.socket:
-        """A plain netlink socket that lives in the namespace.
-
-        Raises:
-            KernelError: the namespace could not be entered or the socket not be made.
-        """
-        return self.run(lambda: open_raw_socket(protocol))
-
     def open_netlink(self, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
-        """As :meth:`open_socket`, ready for requests."""
-        return NetlinkSocket(self.open_socket(protocol))
+        """A netlink socket that lives in the namespace."""
+        return NetlinkSocket(self.run(lambda: open_raw_socket(protocol)))
 
 
 class Visit:
@@ -184,63 +161,45 @@ class Visit:
     """
 
     def __init__(self, fd: int) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._answers: SimpleQueue[None] = SimpleQueue()
-        self._refused = _Caught()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._stay, args=(fd,), name="netns", daemon=True)
         self._thread.start()
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call ``function`` inside and return what it returns; it may itself use :meth:`run`.
-
-        Raises:
-            KernelError: the namespace could not be entered.
-            Exception: whatever ``function`` raised.
-        """
+        """Call ``function`` inside and return what it returns; it may itself use :meth:`run`."""
         if threading.current_thread() is self._thread:
             return function()
-        results: list[T] = []
-        caught = _Caught()
-
-        def call() -> None:
-            with caught:
-                results.append(function())
-
-        self._calls.put(call)
-        self._answers.get()
-        error = self._refused.error or caught.error
-        if error is not None:
-            raise error
-        return results[0]
+        outcome: Future[T] = Future()
+        self._calls.put((outcome, function))
+        return outcome.result()
 
     def end(self) -> None:
-        """Let the thread end and wait for it."""
         self._calls.put(None)
         self._thread.join()
 
     def _stay(self, fd: int) -> None:
-        with self._refused:
-            _enter(fd)
+        entered: Future[None] = Future()
+        _settle(entered, partial(_enter, fd))
+        refusal = entered.exception()
         while (call := self._calls.get()) is not None:
-            if self._refused.error is None:
-                call()
-            self._answers.put(None)
+            outcome, function = call
+            if refusal is None:
+                _settle(outcome, function)
+            else:
+                outcome.set_exception(refusal)
 
 
-class _Caught:
-    """Carries an exception out of the thread that raised it."""
+def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
+    """Carry what ``function`` returns or raises out of the thread that calls it."""
 
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self.error = error
+    def carry(_: object, error: BaseException | None, __: object) -> bool:
+        if error is not None:
+            outcome.set_exception(error)
         return True
+
+    with ExitStack() as stack:
+        stack.push(carry)
+        outcome.set_result(function())
 
 
 def _enter(fd: int) -> None:
@@ -334,7 +293,6 @@ def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
 
 
 def _read_cookie() -> int:
-    """Read the cookie of the calling thread's namespace through a socket of the cheapest family."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         return int.from_bytes(
             probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, _COOKIE_BYTES), sys.byteorder
@@ -424,11 +382,7 @@ class Place(Protocol):
 
 @contextmanager
 def open_sysfs(place: Place, *, writable: bool = False) -> Iterator[Path]:
-    """Yield the root of a sysfs that shows the devices in ``place``, for the time of the context.
-
-    Raises:
-        KernelError: the namespace could not be entered, or the kernel refused the mount.
-    """
+    """Yield the root of a sysfs that shows the devices in ``place``, for the time of the context."""
     fd = place.run(lambda: _mount_sysfs(_PLAIN if writable else _PLAIN | _READ_ONLY))
     try:
         with _made_writable(fd) if writable else nullcontext():
@@ -439,7 +393,6 @@ def open_sysfs(place: Place, *, writable: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def _made_writable(mount: int) -> Iterator[None]:
-    """Make the file system below a mount writable for the time of the context."""
     if not os.fstatvfs(mount).f_flag & os.ST_RDONLY:
         yield
         return
@@ -462,11 +415,7 @@ def _reconfigure(mount: int, flag: bytes) -> None:
 
 @contextmanager
 def open_configfs() -> Iterator[Path | None]:
-    """The root of the node's configfs, mounted in the same way; ``None`` where the kernel has none loaded.
-
-    Raises:
-        KernelError: the kernel refused the mount.
-    """
+    """The root of the node's configfs, mounted in the same way; ``None`` where the kernel has none loaded."""
     try:
         fd = _mount(b"configfs", _PLAIN)
     except KernelError as error:
@@ -481,7 +430,6 @@ def open_configfs() -> Iterator[Path | None]:
 
 
 def _mount_sysfs(attributes: int) -> int:
-    """In the calling thread's network namespace; returns a descriptor of the root."""
     try:
         return _mount(b"sysfs", attributes)
     except KernelError as refusal:

@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -34,12 +35,12 @@ from dranet.kernel.netlink.rtnl import (
     link_header,
 )
 from dranet.kernel.netlink.socket import (
-    NETLINK_ADD_MEMBERSHIP,
+    NETLINK_ROUTE,
     NLM_F_DUMP,
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
-    SOL_NETLINK,
+    open_notifications,
     parse_messages,
 )
 
@@ -90,10 +91,8 @@ class PodLinks:
 
     def forget(self, pod_uid: str) -> None:
         """Follow the pod no longer; an unknown one is fine."""
-        try:
+        with suppress(RuntimeError):  # the loop has ended, and with it the driver
             self._loop.call_soon_threadsafe(self._end, pod_uid)
-        except RuntimeError:
-            log.debug("the driver has ended: nothing to forget of pod %s", pod_uid)
 
     @property
     def pods(self) -> Sequence[str]:
@@ -122,11 +121,7 @@ class PodLinks:
             followed.ask()
 
     async def visit(self, pod_uid: str, function: Callable[[], T]) -> T | None:
-        """What ``function`` returns when called in the pod's namespace; ``None`` for an unknown pod.
-
-        Raises:
-            KernelError: the namespace could not be entered, or whatever ``function`` raises.
-        """
+        """What ``function`` returns when called in the pod's namespace; ``None`` for an unknown pod."""
         followed = self._followed.get(pod_uid)
         if followed is None:
             return None
@@ -134,7 +129,6 @@ class PodLinks:
             return await asyncio.to_thread(netns.run, function)
 
     def close(self) -> None:
-        """Let go of every pod."""
         for pod_uid in self.pods:
             self._end(pod_uid)
 
@@ -177,7 +171,6 @@ class _FollowedPod:
         """During a dump: links that were not reported yet and may be gone."""
 
     async def open(self) -> None:
-        """Open the socket, in a thread that is in the namespace, and begin to listen."""
         try:
             await asyncio.to_thread(self._open_inside)
         except (KernelError, OSError) as error:
@@ -190,7 +183,7 @@ class _FollowedPod:
     def _open_inside(self) -> None:
         """On the thread, which goes on when the loop ends: it releases what was closed meanwhile."""
         try:
-            self._sock = self.netns.run(_open_notifications)
+            self._sock = self.netns.run(lambda: open_notifications(NETLINK_ROUTE, RTNLGRP_LINK))
         finally:
             with self._lock:
                 self._is_opening = False
@@ -311,15 +304,3 @@ def _drain(sock: socket.socket) -> tuple[Iterable[bytes], bool]:
         if sender[0] == 0:  # the kernel; a process of the pod could write to our port too
             chunks.append(chunk)
     return chunks, is_lost
-
-
-def _open_notifications() -> socket.socket:
-    """Open a socket for link notifications in the calling thread's namespace."""
-    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    try:
-        sock.bind((0, 0))  # without an address of its own the kernel takes the socket for itself and skips it
-        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
-    except OSError:
-        sock.close()
-        raise
-    return sock

@@ -47,11 +47,7 @@ _SETTINGS: Mapping[str, tuple[int, int, int]] = {
 
 
 def read_dcb(rtnl: NetlinkSocket, ifname: str) -> DcbState:
-    """Read the settings of a link of the socket's namespace; empty if its driver reports none.
-
-    Raises:
-        KernelError: the link is gone (ENODEV).
-    """
+    """Read the settings of a link of the socket's namespace; empty if its driver reports none."""
     try:
         answers = rtnl.request(_request(RTM_GETDCB, CMD_IEEE_GET, ifname, operation="read DCB settings of"))
         return parse_dcb(answers[0].payload) if answers else DcbState()
@@ -61,11 +57,7 @@ def read_dcb(rtnl: NetlinkSocket, ifname: str) -> DcbState:
 
 
 def parse_dcb(payload: bytes) -> DcbState:
-    """An answer to IEEE_GET.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
+    """An answer to IEEE_GET."""
     found = dict(iter_attributes(payload, _HEADER.size))
     ieee = dict(iter_attributes(found.get(ATTR_IEEE, b"")))
     settings = {
@@ -84,19 +76,15 @@ def parse_dcb(payload: bytes) -> DcbState:
 
 
 def dcb_difference(wanted: DcbState, found: DcbState) -> list[str]:
-    """One line for each setting that is not as recorded."""
     lines = [
         f"DCB {name}: wanted {value}, found {found.settings.get(name, 'nothing')}"
         for name, value in wanted.settings.items()
         if found.settings.get(name) != value
     ]
     if wanted.apps is not None and wanted.apps != found.apps:
-        lines.append(f"DCB apps: wanted {_text(wanted.apps)}, found {_text(found.apps or ())}")
+        now, then = " ".join(found.apps or ()) or "nothing", " ".join(wanted.apps) or "nothing"
+        lines.append(f"DCB apps: wanted {then}, found {now}")
     return lines
-
-
-def _text(apps: tuple[str, ...]) -> str:
-    return " ".join(apps) or "nothing"
 
 
 def restore_dcb(rtnl: NetlinkSocket, ifname: str, wanted: DcbState, found: DcbState) -> list[str]:
@@ -132,13 +120,10 @@ def _iter_writes(ifname: str, wanted: DcbState, found: DcbState) -> Iterator[Req
         (set(wanted.apps) - present, CMD_IEEE_SET, "add"),
     ):
         for app in sorted(apps):
-            table = nested(ATTR_IEEE, nested(IEEE_APP_TABLE, _encode_app(app)))
+            number, _, values = app.partition(":")
+            encoded = attribute(int(number), _APP.pack(*map(int, values.split(","))))
+            table = nested(ATTR_IEEE, nested(IEEE_APP_TABLE, encoded))
             yield _request(RTM_SETDCB, command, ifname, table, operation=f"{word} DCB app {app} of")
-
-
-def _encode_app(app: str) -> bytes:
-    kind, _, values = app.partition(":")
-    return attribute(int(kind), _APP.pack(*map(int, values.split(","))))
 
 
 def _request(kind: int, command: int, ifname: str, *attributes: bytes, operation: str) -> Request:
@@ -147,11 +132,7 @@ def _request(kind: int, command: int, ifname: str, *attributes: bytes, operation
 
 
 def _write(rtnl: NetlinkSocket, request: Request) -> None:
-    """Send one write. The kernel acknowledges it and adds the driver's result to the answer, one byte.
-
-    Raises:
-        KernelError: the kernel or the driver refused.
-    """
+    """Send one write. The kernel acknowledges it and adds the driver's result to the answer, one byte."""
     for answer in rtnl.request(request):
         for kind, value in iter_attributes(answer.payload, _HEADER.size):
             if kind in (ATTR_IEEE, ATTR_DCBX) and len(value) == 1 and value[0]:
@@ -176,8 +157,7 @@ class Pauses(Struct, frozen=True):
 
 def get_pauses_request(ifname: str) -> Request:
     """Ask for one link's; EOPNOTSUPP where its driver has no such thing."""
-    body = _HEADER.pack(0, CMD_IEEE_GET, 0) + attribute_text(ATTR_IFNAME, ifname)
-    return Request(RTM_GETDCB, body, operation="read flow control", link=ifname)
+    return _request(RTM_GETDCB, CMD_IEEE_GET, ifname, operation="read flow control")
 
 
 def find_flow_control(payload: bytes) -> bytes:

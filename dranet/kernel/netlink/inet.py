@@ -222,7 +222,7 @@ def parse_route(payload: bytes) -> Route | None:
         destination=f"{socket.inet_ntop(family, found.get(RTA_DST, any_address))}/{length}",
         gateway=_gateway(family, found),
         ifindex=u32(found, RTA_OIF),
-        next_hops=_next_hops(found[RTA_MULTIPATH]) if RTA_MULTIPATH in found else (),
+        next_hops=tuple(hop[2] for hop in _iter_hops(found.get(RTA_MULTIPATH, b""))),
         source=socket.inet_ntop(family, found[RTA_PREFSRC]) if RTA_PREFSRC in found else "",
         scope=scope,
         table=u32(found, RTA_TABLE) or table,
@@ -230,7 +230,7 @@ def parse_route(payload: bytes) -> Route | None:
         metric=u32(found, RTA_PRIORITY),
         type=kind,
         flags=flags & RTNH_F_ONLINK,
-        mtu=_route_mtu(found[RTA_METRICS]) if RTA_METRICS in found else 0,
+        mtu=u32(parse_attributes(found.get(RTA_METRICS, b""), 0, frozenset({RTAX_MTU})), RTAX_MTU),
     )
 
 
@@ -303,16 +303,10 @@ def _gateway(family: int, found: Mapping[int, bytes]) -> str:
 
 
 class Hop(Struct, frozen=True):
-    """One way of a multipath route."""
-
     ifindex: int
     gateway: str = ""
     weight: int = 1
     onlink: bool = False
-
-
-def _next_hops(data: bytes) -> tuple[int, ...]:
-    return tuple(ifindex for _, _, ifindex, _ in _iter_hops(data))
 
 
 def _iter_hops(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
@@ -341,10 +335,6 @@ def _encode_hop(family: int, hop: Hop) -> bytes:
     gateway = _encode_gateway(family, hop.gateway) if hop.gateway else b""
     flags = RTNH_F_ONLINK if hop.onlink else 0
     return _NEXT_HOP.pack(_NEXT_HOP.size + len(gateway), flags, hop.weight - 1, hop.ifindex) + gateway
-
-
-def _route_mtu(metrics: bytes) -> int:
-    return u32(parse_attributes(metrics, 0, frozenset({RTAX_MTU})), RTAX_MTU)
 
 
 def dump_routes_request(family: int, table: int = 0, ifindex: int = 0) -> Request:
@@ -444,7 +434,6 @@ def dump_neighbours_request(ifindex: int, proxies: bool = False) -> Request:
 
 
 def add_neighbour_request(ifindex: int, neighbour: Neighbour, link: str) -> Request:
-    """Add a permanent neighbour, or correct the one that is there."""
     family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
     flags = NTF_PROXY if neighbour.proxy else 0
     body = _NEIGHBOUR.pack(family, ifindex, NUD_PERMANENT, flags, RTN_UNICAST)
@@ -469,12 +458,13 @@ def parse_routes(rtnl: NetlinkSocket, payloads: Iterable[bytes], warnings: list[
     """Parse RTM_NEWROUTE messages, with the outputs of their nexthop objects if they name no others.
 
     A unicast route that still has no output named an object that is gone meanwhile, or that the kernel
-    refused to return.
+    refused to return."""
 
-    Raises:
-        KernelError: netlink itself failed.
-    """
-    found = decode_all(_parse_with_object, payloads, warnings)
+    def parse_with_object(payload: bytes) -> tuple[Route, int] | None:
+        route = parse_route(payload)
+        return (route, nexthop_id(payload)) if route is not None else None
+
+    found = decode_all(parse_with_object, payloads, warnings)
     asked = {number for route, number in found if number and is_untold(route)}
     if not asked:
         return [route for route, _ in found]
@@ -485,18 +475,9 @@ def parse_routes(rtnl: NetlinkSocket, payloads: Iterable[bytes], warnings: list[
     ]
 
 
-def _parse_with_object(payload: bytes) -> tuple[Route, int] | None:
-    route = parse_route(payload)
-    return (route, nexthop_id(payload)) if route is not None else None
-
-
 def read_outputs(rtnl: NetlinkSocket, numbers: Collection[int]) -> Mapping[int, tuple[int, ...]]:
     """Map each nexthop object to the ifindexes that it leads to; a group to those of all members. Empty if
-    one of them is unknown.
-
-    Raises:
-        KernelError: netlink itself failed.
-    """
+    one of them is unknown."""
     objects = _read_objects(rtnl, numbers)
     members = {number for found in objects.values() for number in _members(found)}
     singles = _read_objects(rtnl, members - objects.keys()) | objects  # a group has no groups as members
@@ -513,7 +494,6 @@ def _members(found: Mapping[int, bytes]) -> list[int]:
 
 
 def _read_objects(rtnl: NetlinkSocket, numbers: Iterable[int]) -> dict[int, dict[int, bytes]]:
-    """Return the attributes of each object that the kernel reports."""
     ordered = sorted(numbers)
     objects: dict[int, dict[int, bytes]] = {}
     for number, outcome in zip(ordered, rtnl.batch([_get_request(n) for n in ordered]), strict=True):

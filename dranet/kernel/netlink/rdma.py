@@ -79,11 +79,7 @@ def attach_rdma(identity: RdmaIdentity, pod: NetworkNamespace) -> bool:
 
 
 def detach_rdma(identity: RdmaIdentity, home: NetworkNamespace, pod: NetworkNamespace) -> bool:
-    """Move an RDMA device from ``pod`` to ``home``; returns ``False`` when it was not in the pod.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Move an RDMA device from ``pod`` to ``home``; returns ``False`` when it was not in the pod."""
     # A socket of the pod's namespace is not enough: the kernel compares the device's namespace with that of
     # the thread that asks (ib_device_set_netns_put).
     return pod.run(lambda: _move_from_here(identity, pod, home))
@@ -112,7 +108,6 @@ def _restore_name(rdma: NetlinkSocket, identity: RdmaIdentity, home: NetworkName
 
 
 def has_rdma(identity: RdmaIdentity, netns: NetworkNamespace) -> bool:
-    """Whether the RDMA device belongs to ``netns``."""
     return bool(find_rdma_name(identity, netns))
 
 
@@ -169,7 +164,6 @@ def _move(
 
 
 def _find(rdma: NetlinkSocket, identity: RdmaIdentity, netns: NetworkNamespace) -> _Found | None:
-    """The device among those of ``netns``, in which the socket is."""
     devices = list(_iter_devices(rdma, identity.name))
     name = identity.choose(
         [NamedRdma(device.name, device.node_guid) for device in devices],
@@ -196,7 +190,6 @@ def format_guid(number: int) -> str:
 
 
 def _read_pci_address(netns: NetworkNamespace, name: str) -> str:
-    """sysfs shows the devices of the namespace that it was mounted from."""
     with open_sysfs(netns) as root:
         return nearest_pci_address(PseudoFiles(root, []).home(f"class/infiniband/{name}"))
 
@@ -223,11 +216,7 @@ _PHYSICAL_STATES = (
 
 def read_ports_here(name: str) -> tuple[RdmaPort, ...] | None:
     """Number, state and link layer of each port, in the calling thread's namespace; ``None`` where there is
-    no such device.
-
-    Raises:
-        KernelError: the kernel has no RDMA netlink, or refused.
-    """
+    no such device."""
     with NetlinkSocket.open(NETLINK_RDMA) as rdma:
         index = _find_index(rdma, name)
         if index is None:
@@ -323,12 +312,7 @@ def _iter_refusals(ports: Path, rdma_device: str, wanted: Mapping[str, str]) -> 
 
 @contextmanager
 def _open_folder(rdma_device: str) -> Iterator[Path | None]:
-    """The ports of a device; the folder is taken away again where it was not there.
-
-    Raises:
-        OSError: the folder could not be made.
-        KernelError: configfs could not be mounted.
-    """
+    """The ports of a device; the folder is taken away again where it was not there."""
     with open_configfs() as root:
         if root is None or not Path(root, "rdma_cm").is_dir():
             yield None

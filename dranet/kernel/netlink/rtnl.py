@@ -133,7 +133,6 @@ _ALONE = Surroundings()
 
 
 def parse_link(payload: bytes, surroundings: Surroundings = _ALONE) -> Link:
-    """Parse RTM_NEWLINK."""
     _, arp_type, ifindex, flags, _ = _LINK.unpack_from(payload)
     found = parse_attributes(payload, _LINK.size, _LINK_ATTRIBUTES)
     ifname = text(found[IFLA_IFNAME])
@@ -299,19 +298,16 @@ def create_link_request(kind: str, data: bytes, *attributes: bytes, link: str, f
 
 
 def delete_link_request(ifindex: int, link: str) -> Request:
-    """Delete a software link."""
     return Request(RTM_DELLINK, link_header(ifindex), operation="delete", link=link)
 
 
 def delete_altnames_request(ifindex: int, altnames: Iterable[str], link: str) -> Request:
-    """Take alternative names from a link."""
     names = (attribute_text(IFLA_ALT_IFNAME, name) for name in altnames)
     body = link_header(ifindex) + nested(IFLA_PROP_LIST, *names)
     return Request(RTM_DELLINKPROP, body, operation="remove alternative names", link=link)
 
 
 def mac_bytes(mac: str) -> bytes:
-    """``02:00:00:00:00:01`` as bytes."""
     return bytes.fromhex(mac.replace(":", ""))
 
 
@@ -367,7 +363,6 @@ def canonical_rule(rule: AddRule) -> AddRule:
 
 
 def _canonical_prefix(prefix: str) -> str:
-    """Empty for what every address is in."""
     if not prefix:
         return ""
     network = ip_network(prefix)
@@ -397,13 +392,10 @@ def parse_rule(payload: bytes) -> AddRule | None:
     )
 
 
-def _narrowing(prefix: str) -> str:
-    """Empty for what every address is in. The kernel keeps the host bits of a rule as they were given."""
-    return "" if prefix.endswith("/0") else prefix
-
-
 def _prefix(family: int, address: bytes | None, length: int) -> str:
-    return f"{socket.inet_ntop(family, address)}/{length}" if address is not None else ""
+    """Empty for what every address is in. The kernel keeps the host bits of a rule as they were given."""
+    text = socket.inet_ntop(family, address) if address is not None else ""
+    return f"{text}/{length}" if text and length else ""
 
 
 def is_of_local_or_main(payload: bytes) -> bool:
@@ -423,8 +415,8 @@ def parse_lookup(payload: bytes) -> RoutingRule | None:
     return RoutingRule(
         family=4 if family == socket.AF_INET else 6,
         table=table,
-        source=_narrowing(_prefix(family, found.get(FRA_SRC), source_length)),
-        destination=_narrowing(_prefix(family, found.get(FRA_DST), destination_length)),
+        source=_prefix(family, found.get(FRA_SRC), source_length),
+        destination=_prefix(family, found.get(FRA_DST), destination_length),
         input_interface=text(found.get(FRA_IIFNAME, b"")),
         output_interface=text(found.get(FRA_OIFNAME, b"")),
         inverted=bool(flags & FIB_RULE_INVERT),
@@ -433,13 +425,14 @@ def parse_lookup(payload: bytes) -> RoutingRule | None:
 
 
 def dump_rules_request(family: int) -> Request:
-    """Ask for the rules of an IP version (4 or 6)."""
     return Request(RTM_GETRULE, _RULE.pack(_FAMILIES[family], 0, 0, 0, 0, 0, 0), operation="read rules")
 
 
 def add_rule_request(rule: AddRule, link: str) -> Request:
     """Add a rule; without a priority the kernel puts it before the rules that were added so far."""
-    return Request(RTM_NEWRULE, _rule_body(rule), NLM_F_CREATE | NLM_F_EXCL, _describe("add", rule), link)
+    return Request(
+        RTM_NEWRULE, _rule_body(rule), NLM_F_CREATE | NLM_F_EXCL, f"add rule {rule_text(rule)}", link
+    )
 
 
 def delete_rule_request(rule: AddRule, link: str) -> Request:
@@ -447,7 +440,7 @@ def delete_rule_request(rule: AddRule, link: str) -> Request:
 
     The kernel takes the first one that has all of this, and perhaps more: give the priority.
     """
-    return Request(RTM_DELRULE, _rule_body(rule), operation=_describe("remove", rule), link=link)
+    return Request(RTM_DELRULE, _rule_body(rule), operation=f"remove rule {rule_text(rule)}", link=link)
 
 
 def _rule_body(rule: AddRule) -> bytes:
@@ -480,13 +473,8 @@ def _encode_prefix(kind: int, prefix: str) -> tuple[int, bytes]:
     return network.prefixlen, attribute(kind, network.network_address.packed)
 
 
-def _describe(verb: str, rule: AddRule) -> str:
-    return f"{verb} rule {rule_text(rule)}"
-
-
 def rule_text(rule: AddRule) -> str:
     """``from 10.0.0.5/32 table 100``."""
-    parts: list[str] = []
-    parts += [f"from {rule.source}"] if rule.source else []
-    parts += [f"to {rule.destination}"] if rule.destination else []
-    return " ".join((*parts, f"table {rule.table}"))
+    source = f"from {rule.source} " if rule.source else ""
+    destination = f"to {rule.destination} " if rule.destination else ""
+    return f"{source}{destination}table {rule.table}"

@@ -14,7 +14,6 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
@@ -78,8 +77,6 @@ class Request(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """One received message without its header."""
-
     type: int
     payload: bytes
 
@@ -107,7 +104,6 @@ def attribute_u32(kind: int, value: int) -> bytes:
 
 
 def attribute_text(kind: int, value: str) -> bytes:
-    """Encode a zero-terminated string."""
     return attribute(kind, value.encode() + b"\0")
 
 
@@ -133,11 +129,7 @@ def iter_attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]
 def parse_attributes(data: bytes, offset: int, wanted: frozenset[int]) -> dict[int, bytes]:
     """Collect the wanted attributes; the last one of a kind wins.
 
-    The loop of :func:`iter_attributes` written flat: a scan of 1,000 links passes here 50,000 times.
-
-    Raises:
-        KernelError: as :func:`iter_attributes`.
-    """
+    The loop of :func:`iter_attributes` written flat: a scan of 1,000 links passes here 50,000 times."""
     found: dict[int, bytes] = {}
     end = len(data)
     unpack = _ATTRIBUTE.unpack_from
@@ -224,19 +216,13 @@ class NetlinkSocket:
 
     @classmethod
     def open(cls, protocol: int = NETLINK_ROUTE) -> Self:
-        """Open one in the calling thread's network namespace.
-
-        Raises:
-            KernelError: the kernel has no such protocol, or no descriptors are left.
-        """
+        """Open one in the calling thread's network namespace."""
         return cls(open_raw_socket(protocol))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -293,8 +279,8 @@ class NetlinkSocket:
             KernelError: refused, or still interrupted after ten attempts (EINTR).
         """
         for _ in range(_DUMP_ATTEMPTS):
-            payloads = self._dump_once(request)
-            if payloads is not None:
+            payloads, is_whole = self._dump_once(request)
+            if is_whole:
                 return payloads
         raise kernel_error(
             errno.EINTR, "the table kept changing while it was read", request.operation, request.link
@@ -308,24 +294,15 @@ class NetlinkSocket:
         Raises:
             KernelError: refused, or interrupted by a change (EINTR).
         """
-        sequence = self._send([request], NLM_F_DUMP)
-        payloads: list[bytes] = []
-        while True:
-            for kind, flags, answered, payload in parse_messages(self._receive()):
-                if answered != sequence:
-                    continue
-                if flags & NLM_F_DUMP_INTR:
-                    raise kernel_error(errno.EINTR, "", request.operation, request.link)
-                if kind in (NLMSG_DONE, NLMSG_ERROR):
-                    number, text = parse_error(payload, flags, done=kind == NLMSG_DONE)
-                    if number:
-                        raise kernel_error(number, text, request.operation, request.link)
-                    return payloads
-                if is_past(payload):
-                    return payloads
-                payloads.append(payload)
+        payloads, is_whole = self._dump_once(request, is_past)
+        if not is_whole:
+            raise kernel_error(errno.EINTR, "", request.operation, request.link)
+        return payloads
 
-    def _dump_once(self, request: Request) -> list[bytes] | None:
+    def _dump_once(
+        self, request: Request, is_past: Callable[[bytes], bool] | None = None
+    ) -> tuple[list[bytes], bool]:
+        """The payloads, and whether no change has interrupted the dump."""
         sequence = self._send([request], NLM_F_DUMP)
         payloads: list[bytes] = []
         interrupted = 0
@@ -338,7 +315,9 @@ class NetlinkSocket:
                     number, text = parse_error(payload, flags, done=kind == NLMSG_DONE)
                     if number:
                         raise kernel_error(number, text, request.operation, request.link)
-                    return None if interrupted else payloads
+                    return payloads, not interrupted
+                if is_past is not None and is_past(payload):
+                    return payloads, not interrupted
                 payloads.append(payload)
 
     def _send(self, requests: Sequence[Request], flags: int) -> int:
@@ -377,6 +356,24 @@ def open_raw_socket(protocol: int) -> socket.socket:
         raise kernel_error(error.errno or 0, "", f"open netlink socket {protocol}", call="socket") from error
 
 
+def open_notifications(protocol: int, *groups: int) -> socket.socket:
+    """A non-blocking socket for the notifications of multicast groups, in the calling thread's namespace.
+
+    Raises:
+        KernelError: as :func:`open_raw_socket`, or the kernel does not let it join a group.
+    """
+    sock = open_raw_socket(protocol)
+    try:
+        sock.setblocking(False)
+        sock.bind((0, 0))  # without an address of its own the kernel takes the socket for itself and skips it
+        for group in groups:
+            sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
+    except OSError as error:
+        sock.close()
+        raise kernel_error(error.errno or 0, "", f"listen on netlink socket {protocol}") from error
+    return sock
+
+
 def _frame(request: Request, flags: int, sequence: int) -> bytes:
     size = 16 + len(request.body)
     header = _HEADER.pack(size, request.type, NLM_F_REQUEST | flags | request.flags, sequence, 0)
@@ -411,7 +408,6 @@ _families: dict[str, int] = {}
 
 
 def genl_body(command: int, *attributes: bytes, version: int = 1) -> bytes:
-    """The body of a generic netlink request."""
     return _GENL_HEADER.pack(command, version, 0) + b"".join(attributes)
 
 
@@ -432,11 +428,7 @@ def resolve_family(genl: NetlinkSocket, name: str) -> int:
 
 
 def parse_family(payload: bytes, name: str) -> int:
-    """The message type in the kernel's answer about the family ``name``.
-
-    Raises:
-        KernelError: the answer does not hold one.
-    """
+    """The message type in the kernel's answer about the family ``name``."""
     wanted = frozenset({CTRL_ATTR_FAMILY_ID})
     family = parse_attributes(payload, GENL_HEADER_BYTES, wanted).get(CTRL_ATTR_FAMILY_ID, b"")
     if len(family) != _U16.size:
@@ -456,8 +448,6 @@ _STATUS = Path("/proc/thread-self/status")
 
 
 class Rights(Struct, frozen=True):
-    """Rights of a thread in ``/proc/PID/status``."""
-
     capabilities: int
     """The effective ones, by bit."""
     is_filtered: bool

@@ -74,11 +74,7 @@ def read_traffic_control(rtnl: NetlinkSocket, ifindex: int) -> tuple[TrafficCont
     """Read the qdiscs and classes that a program added to the link, parents before children, else by handle.
 
     The kernel's own defaults have no handle (nor have the queues' below ``mq`` and the packets' below a
-    class) and come back by themselves. Counters are left out, so that two readings can be compared.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    class) and come back by themselves. Counters are left out, so that two readings can be compared."""
     found = [qdisc.item for qdisc in _read_qdiscs(rtnl, ifindex)]
     if any(item.kind in _CLASS_KINDS for item in found):
         body = TCMSG.pack(0, ifindex, 0, 0, 0)
@@ -208,7 +204,7 @@ def _repair_htb(options: bytes) -> bytes:
     classes are counted."""
     version, quantum, default, debug, _ = struct.unpack("=5I", dict(iter_attributes(options))[2][:20])
     init = struct.pack("=5I", version >> 16 or version, quantum, default, debug, 0)
-    return _replaced(options, {2: lambda _: init})
+    return _replaced(options, frozenset({2}), lambda _: init)
 
 
 def _repair_sfq(options: bytes) -> bytes:
@@ -228,11 +224,7 @@ def _repair_mqprio(options: bytes) -> bytes:
 
 def _repair_times(options: bytes, kinds: frozenset[int]) -> bytes:
     """Microseconds are kept in another unit and rounded down both ways: one more gives the same again."""
-    return _replaced(options, dict.fromkeys(kinds, _one_more))
-
-
-def _one_more(reported: bytes) -> bytes:
-    return _U32.pack(min(_U32.unpack(reported)[0] + 1, 2**32 - 1))
+    return _replaced(options, kinds, lambda reported: _U32.pack(min(_U32.unpack(reported)[0] + 1, 2**32 - 1)))
 
 
 _REPAIRS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -246,12 +238,11 @@ _REPAIRS: Mapping[str, Callable[[bytes], bytes]] = {
 }
 
 
-def _replaced(options: bytes, changes: Mapping[int, Callable[[bytes], bytes]]) -> bytes:
+def _replaced(options: bytes, kinds: frozenset[int], change: Callable[[bytes], bytes]) -> bytes:
     """``options`` with some attributes changed, in their order; for kinds whose attributes do not nest."""
-    attributes = iter_attributes(options)
     return b"".join(
-        attribute(kind, changes[kind](payload) if kind in changes else payload)
-        for kind, payload in attributes
+        attribute(kind, change(payload) if kind in kinds else payload)
+        for kind, payload in iter_attributes(options)
     )
 
 
@@ -284,11 +275,7 @@ class Filter(Struct, frozen=True):
 
 
 def read_hook_filters(rtnl: NetlinkSocket, ifindex: int, parent: int) -> list[Filter]:
-    """Filters on a hook, qdisc or class of a link, of all chains, in their order; none where it is not there.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    """Filters on a hook, qdisc or class of a link, of all chains, in their order; none where it is gone."""
     payloads = rtnl.dump(dump_filters_request(ifindex, parent))
     filters = (decode(parse_filter, payload) for payload in payloads)
     # Filters of a block that several links share do not have the parent.
@@ -296,7 +283,6 @@ def read_hook_filters(rtnl: NetlinkSocket, ifindex: int, parent: int) -> list[Fi
 
 
 def dump_filters_request(ifindex: int, parent: int) -> Request:
-    """Ask for the filters on a hook, qdisc or class."""
     body = TCMSG.pack(0, ifindex, 0, parent, 0)
     return Request(RTM_GETTFILTER, body, operation="read filters of link", link=str(ifindex))
 
@@ -314,14 +300,11 @@ def read_filters(rtnl: NetlinkSocket, ifindex: int) -> tuple[str, ...]:
     """Describe what is on the link besides its qdiscs and classes, and cannot be restored.
 
     Filters that are no programs of the traffic hooks (``u32 filter 800::800 on ingress``), blocks of filters
-    that several links share, and size tables.
-
-    Raises:
-        KernelError: netlink failed.
-    """
+    that several links share, and size tables."""
     qdiscs = _read_qdiscs(rtnl, ifindex)
     words = [f"block {block} of shared filters" for qdisc in qdiscs for block in qdisc.blocks]
-    words += [f"size table of {_describe(qdisc.item)}" for qdisc in qdiscs if qdisc.has_size_table]
+    tables = (qdisc.item for qdisc in qdiscs if qdisc.has_size_table)
+    words += [f"size table of {item.what} {item.kind} {format_handle(item.handle)}" for item in tables]
     classes = (item.handle for item in read_traffic_control(rtnl, ifindex) if item.what == "class")
     for parent in (*(parent for qdisc in qdiscs for parent in _filter_parents(qdisc.item)), *classes):
         on_hook = parent in (CLSACT_INGRESS, CLSACT_EGRESS)
@@ -335,10 +318,6 @@ def _filter_parents(qdisc: TrafficControl) -> tuple[int, ...]:
     if qdisc.kind == "clsact":
         return CLSACT_INGRESS, CLSACT_EGRESS
     return (CLSACT_INGRESS,) if qdisc.kind == "ingress" else (qdisc.handle,)
-
-
-def _describe(item: TrafficControl) -> str:
-    return f"{item.what} {item.kind} {format_handle(item.handle)}"
 
 
 def _filter_handle(found: Filter) -> str:

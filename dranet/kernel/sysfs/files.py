@@ -154,7 +154,6 @@ class PseudoFiles:
         return number
 
     def link(self, path: str) -> str:
-        """Return the text of a symbolic link; empty if it does not exist."""
         folder, _, name = path.rpartition("/")
         return self.links(folder, (name,)).get(name, "")
 
@@ -211,7 +210,6 @@ class PseudoFiles:
         return CharDevice(node, int(numbers[1]), int(numbers[2]))
 
     def home(self, path: str) -> str:
-        """Where one class entry lives, as :meth:`homes`."""
         folder, _, name = path.rpartition("/")
         return self.homes(folder, (name,)).get(name, "")
 
@@ -251,12 +249,10 @@ class PseudoFiles:
 
 
 def _read_once(fd: int) -> bytes:
-    """sysfs returns an attribute in one read. More than its bound is not an attribute."""
     return os.read(fd, _ATTRIBUTE_BYTES + 1)
 
 
 def _read_whole(fd: int) -> bytes:
-    """procfs returns a file in many reads. One byte more than the bound shows that it continues."""
     return _read_up_to(fd, _WHOLE_BYTES + 1)
 
 
@@ -271,7 +267,6 @@ def _read_up_to(fd: int, most: int) -> bytes:
 
 
 def _one_line(text: str) -> str:
-    """Printable, with escapes for what is not, and of bounded length."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= _LONGEST_WARNING else f"{text[: _LONGEST_WARNING - 3]}..."
@@ -316,7 +311,6 @@ class _NodeProc:
 
 
 def use_node_proc(root: Path) -> None:
-    """From now on the node's ``/proc`` is looked for at ``root``."""
     _NodeProc.root = root
     _find.cache_clear()
 

@@ -76,7 +76,6 @@ class InterruptFiles:
         return {irq: cpus for irq, cpus in found if cpus}
 
     def read_one(self, irq: int) -> tuple[int, ...]:
-        """Where one interrupt may go; nothing where it is gone."""
         return parse_cpu_list(self._procfs.text(f"irq/{irq}/smp_affinity_list"))
 
     def read_usual(self, irqs: Collection[int]) -> dict[int, tuple[tuple[int, ...], ...]]:
