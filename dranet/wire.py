@@ -17,6 +17,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
@@ -301,36 +302,6 @@ def encode_frame(stream_id: int, kind: FrameType, data: bytes, max_bytes: int = 
     return _HEADER.pack(len(data), stream_id, kind, 0) + data
 
 
-class PendingCall:
-    """A call on its way; becomes ``done`` while a caller reads the trunk."""
-
-    def __init__(self, stream_id: int) -> None:
-        self.stream_id = stream_id
-        self._payload: bytes | None = None
-        self._error: TtrpcError | None = None
-
-    @property
-    def done(self) -> bool:
-        return self._payload is not None or self._error is not None
-
-    def result(self) -> bytes:
-        """The response's payload.
-
-        Raises:
-            TtrpcError: the peer answered with a status, or with something unreadable.
-        """
-        if self._error is not None:
-            raise self._error
-        assert self._payload is not None, "the answer has not come yet"
-        return self._payload
-
-    def settle(self, frame: Frame) -> None:
-        try:
-            self._payload = _parse_answer(frame)
-        except TtrpcError as error:
-            self._error = error
-
-
 def _parse_answer(frame: Frame) -> bytes:
     if frame.oversize:
         raise TtrpcError(
@@ -376,7 +347,7 @@ class TtrpcConnection:
         self._max_request_bytes = max_request_bytes
         self._requests = FrameDecoder()
         self._answers = FrameDecoder()
-        self._pending: dict[int, PendingCall] = {}
+        self._pending: dict[int, Future[bytes]] = {}
         self._next_stream_id = 1
         self._last_request_id = 0
         self._midway_since: float | None = None
@@ -425,22 +396,23 @@ class TtrpcConnection:
         """Call and wait for the answer's payload, handling what comes in between.
 
         Raises:
-            TtrpcError: the peer answered with a status.
+            TtrpcError: the peer answered with a status, or with something unreadable.
             DeadlineExceeded: no answer in time; a late one is dropped.
             ConnectionLost: the peer is gone.
         """
         deadline = time.monotonic() + timeout_seconds
-        pending = self.start_call(service, method, payload, timeout_seconds)
+        stream_id = self._next_stream_id
+        answer = self.start_call(service, method, payload, timeout_seconds)
         try:
-            while not pending.done:
+            while not answer.done():
                 self.process(deadline - time.monotonic())
         except DeadlineExceeded as error:
-            self._pending.pop(pending.stream_id, None)
+            self._pending.pop(stream_id, None)
             raise DeadlineExceeded(f"no answer to {method} within {timeout_seconds:g} s") from error
-        return pending.result()
+        return answer.result()
 
-    def start_call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> PendingCall:
-        """Send a request; :meth:`process` takes its answer when it comes.
+    def start_call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> Future[bytes]:
+        """Send a request; :meth:`process` takes its answer when it comes, or a ``TtrpcError`` in its place.
 
         Raises:
             TtrpcError: RESOURCE_EXHAUSTED, the request is too long; nothing was sent.
@@ -452,38 +424,39 @@ class TtrpcConnection:
         )
         data = request.SerializeToString()
         frame = encode_frame(stream_id, FrameType.REQUEST, data, self._max_request_bytes)
-        pending = PendingCall(stream_id)
-        self._pending[stream_id] = pending
+        answer = self._pending[stream_id] = Future[bytes]()
         self._next_stream_id += 2
         self._mux.send(self._call_stream, frame)
-        return pending
+        return answer
 
     def _settle(self, frame: Frame) -> None:
         # No entry: an answer that came after its deadline, or one to nothing we asked.
-        pending = self._pending.pop(frame.stream_id, None)
-        if pending is not None:
-            pending.settle(frame)
+        answer = self._pending.pop(frame.stream_id, None)
+        if answer is None:
+            return
+        try:
+            answer.set_result(_parse_answer(frame))
+        except TtrpcError as error:
+            answer.set_exception(error)
 
     def _serve(self, frame: Frame) -> None:
         refusal = self._refusal(frame)
-        if refusal is not None:
-            self._answer(frame.stream_id, refusal)
+        if refusal:
+            self._answer(frame.stream_id, _failure(*refusal))
         elif frame.type == FrameType.REQUEST:
             self._last_request_id = frame.stream_id
             self._answer(frame.stream_id, self._respond(frame))
         # Other types must be ignored: a later version of ttrpc may add some.
 
-    def _refusal(self, frame: Frame) -> ttrpc_pb2.Response | None:
+    def _refusal(self, frame: Frame) -> tuple[Code, str] | None:
         if frame.oversize:
-            return _failure(
-                Code.RESOURCE_EXHAUSTED, f"request is over the limit of {MAX_RECEIVE_BYTES} bytes"
-            )
+            return Code.RESOURCE_EXHAUSTED, f"request is over the limit of {MAX_RECEIVE_BYTES} bytes"
         if frame.stream_id % 2 == 0:
-            return _failure(Code.INVALID_ARGUMENT, "a client's stream ids are odd")
+            return Code.INVALID_ARGUMENT, "a client's stream ids are odd"
         if frame.type == FrameType.DATA:
-            return _failure(Code.INVALID_ARGUMENT, "no such stream is open")
+            return Code.INVALID_ARGUMENT, "no such stream is open"
         if frame.type == FrameType.REQUEST and frame.stream_id <= self._last_request_id:
-            return _failure(Code.INVALID_ARGUMENT, "stream ids must increase")
+            return Code.INVALID_ARGUMENT, "stream ids must increase"
         return None
 
     def _respond(self, frame: Frame) -> ttrpc_pb2.Response:

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.traffic import BUCKET_HANDLE
-from dranet.kernel.discovery.hardware import RDMA_CLASS
+from dranet.kernel.discovery.hardware import RDMA_CLASS, read_named
 from dranet.kernel.discovery.pci import PCI_DEVICES
 from dranet.kernel.netlink.rtnl import RTM_GETLINK, decode, link_header, parse_link
 from dranet.kernel.netlink.socket import NetlinkSocket, Request, parse_attributes
@@ -35,7 +35,6 @@ _STATS_HEADER = struct.Struct("=BBHII")
 _WORDS = struct.Struct("=16Q")
 """The first of ``struct rtnl_link_stats64``."""
 _DROPPED, _MISSED = 6, 15
-_WANTED_STATS = frozenset({IFLA_STATS_LINK_64})
 
 _REQUEST = Request(
     RTM_GETSTATS,
@@ -65,7 +64,7 @@ def read_traffic() -> dict[int, Traffic]:
 
 
 def _parse_traffic(payload: bytes) -> tuple[int, Traffic]:
-    words = parse_attributes(payload, _STATS_HEADER.size, _WANTED_STATS)[IFLA_STATS_LINK_64]
+    words = parse_attributes(payload, _STATS_HEADER.size, frozenset({IFLA_STATS_LINK_64}))[IFLA_STATS_LINK_64]
     counted = _WORDS.unpack_from(words)
     ifindex = _STATS_HEADER.unpack_from(payload)[3]
     return ifindex, Traffic._make((*counted[:6], counted[_DROPPED] + counted[_MISSED], counted[7]))
@@ -156,9 +155,8 @@ def _parse_drops(payload: bytes) -> tuple[int, int | None]:
 # drivers' own (``mlx5/counters.c``, ``bnxt_re/hw_counters.c``, ``irdma/verbs.c``, ``efa_verbs.c``,
 # ``rxe_hw_counters.c`` in ``drivers/infiniband``). What a driver does not count is absent.
 
-OCTETS_PER_WORD = 4
-
-MOST_PORTS = 8
+_OCTETS_PER_WORD = 4
+_MOST_PORTS = 8
 
 _DATA = frozenset({"port_rcv_data", "port_xmit_data"})
 
@@ -205,16 +203,13 @@ def read_port_counters(sysfs_root: Path, rdma_device: str) -> tuple[PortReading,
     """Every port of a device that this sysfs shows; none for another one. Some 25 small files for each."""
     sysfs = PseudoFiles(sysfs_root, [])
     home = f"{RDMA_CLASS}/{rdma_device}"
-    numbers = sysfs.numbered(f"{home}/ports")[:MOST_PORTS]
-    own = (
-        [f"{home}/hw_counters"] if len(numbers) == 1 else []
-    )  # one port: the counters of the device are its own
-    return tuple(
-        _read_one_port(sysfs, sysfs_root, f"{home}/ports/{number}", number, own) for number in numbers
-    )
+    numbers = _port_numbers(sysfs, rdma_device)
+    # With one port the counters of the device are its own.
+    own = [f"{home}/hw_counters"] if len(numbers) == 1 else []
+    return tuple(_read_port(sysfs, sysfs_root, f"{home}/ports/{number}", number, own) for number in numbers)
 
 
-def _read_one_port(sysfs: PseudoFiles, root: Path, port: str, number: int, more: list[str]) -> PortReading:
+def _read_port(sysfs: PseudoFiles, root: Path, port: str, number: int, more: list[str]) -> PortReading:
     files: dict[str, str] = {}
     for folder in (*more, *(f"{port}/{name}" for name in _FOLDERS)):
         files |= {name: f"{folder}/{name}" for name in _list_files(root, folder)}
@@ -236,11 +231,15 @@ def _list_files(root: Path, folder: str) -> list[str]:
 
 def _read_counter(sysfs: PseudoFiles, files: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
-        if name in files:
-            text = sysfs.text(files[name])
-            if text.isascii() and text.isdecimal() and len(text) <= 20:  # "N/A (no PMA)" on virtual functions
-                return int(text) * (OCTETS_PER_WORD if name in _DATA else 1)
+        counted = _parse_counter(sysfs.text(files[name])) if name in files else None
+        if counted is not None:
+            return counted * (_OCTETS_PER_WORD if name in _DATA else 1)
     return None
+
+
+def _parse_counter(text: str) -> int | None:
+    """``None`` for ``N/A (no PMA)``, which virtual functions report."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
 
 
 def parse_rate(text: str) -> int | None:
@@ -297,7 +296,6 @@ _PORT_COUNTERS = (
     "hw_counters/rx_icrc_encapsulated",
 )
 
-_MOST_PORTS = 8
 _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) GT/s")
 _WIDEST_LINK = 32
 _ASLEEP = frozenset({"D3hot", "D3cold"})
@@ -338,16 +336,13 @@ def read_rdma_ports(sysfs_root: Path, rdma_device: str) -> tuple[RdmaPort, ...] 
     if not sysfs.has(folder):
         return None
     return tuple(
-        _read_port(sysfs, f"{folder}/{number}", number) for number in _port_numbers(sysfs, rdma_device)
-    )
-
-
-def _read_port(sysfs: PseudoFiles, port: str, number: int) -> RdmaPort:
-    return RdmaPort(
-        number=number,
-        state=_after_number(sysfs.text(f"{port}/state")),
-        phys_state=_after_number(sysfs.text(f"{port}/phys_state")),
-        link_layer=sysfs.text(f"{port}/link_layer"),
+        RdmaPort(
+            number=number,
+            state=read_named(sysfs, f"{folder}/{number}/state"),
+            phys_state=read_named(sysfs, f"{folder}/{number}/phys_state"),
+            link_layer=sysfs.text(f"{folder}/{number}/link_layer"),
+        )
+        for number in _port_numbers(sysfs, rdma_device)
     )
 
 
@@ -355,13 +350,13 @@ def _read_link_counters(ifindexes: Iterable[int]) -> dict[int, dict[str, int]]:
     wanted = sorted(set(ifindexes))
     if not wanted:
         return {}
-    found: dict[int, dict[str, int]] = {}
     with NetlinkSocket.open() as rtnl:
         outcomes = rtnl.batch([get_counted_link_request(ifindex) for ifindex in wanted])
-    for ifindex, outcome in zip(wanted, outcomes, strict=True):
-        if outcome and not isinstance(outcome, KernelError):
-            found[ifindex] = decode(parse_link_counters, outcome[0].payload)
-    return found
+    return {
+        ifindex: decode(parse_link_counters, outcome[0].payload)
+        for ifindex, outcome in zip(wanted, outcomes, strict=True)
+        if outcome and not isinstance(outcome, KernelError)
+    }
 
 
 def _port_numbers(sysfs: PseudoFiles, rdma_device: str) -> list[int]:
@@ -372,10 +367,10 @@ def _read_port_counters(sysfs: PseudoFiles, rdma_device: str) -> dict[str, int]:
     sums: dict[str, int] = {}
     for number in _port_numbers(sysfs, rdma_device) if rdma_device else ():
         for path in _PORT_COUNTERS:
-            value = sysfs.text(f"{RDMA_CLASS}/{rdma_device}/ports/{number}/{path}")
-            if value.isdecimal() and len(value) <= 20:  # "N/A (no PMA)" on virtual functions
+            value = _parse_counter(sysfs.text(f"{RDMA_CLASS}/{rdma_device}/ports/{number}/{path}"))
+            if value is not None:
                 name = path.rpartition("/")[2]
-                sums[name] = sums.get(name, 0) + int(value)
+                sums[name] = sums.get(name, 0) + value
     return sums
 
 
@@ -406,8 +401,3 @@ def _read_width(sysfs: PseudoFiles, path: str) -> int:
     value = sysfs.text(path)
     width = int(value) if value.isdecimal() and len(value) <= 3 else 0
     return width if width <= _WIDEST_LINK else 0
-
-
-def _after_number(text: str) -> str:
-    """``ACTIVE`` of ``4: ACTIVE``."""
-    return text.partition(": ")[2] or text

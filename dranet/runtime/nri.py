@@ -219,15 +219,15 @@ class PluginSession:
         answer = self._connection.start_call(
             RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString(), REGISTRATION_SECONDS
         )
-        while not (answer.done and self._synchronized):
+        while not (answer.done() and self._synchronized):
             try:
                 self._connection.process(deadline - time.monotonic())
             except DeadlineExceeded as error:
-                what = "synchronize" if answer.done else "register"
+                what = "synchronize" if answer.done() else "register"
                 raise DeadlineExceeded(
                     f"the runtime did not {what} us within {REGISTRATION_SECONDS:g} s"
                 ) from error
-            if answer.done:
+            if answer.done():
                 answer.result()
 
     def _handle(self, service: str, method: str, payload: bytes) -> bytes:

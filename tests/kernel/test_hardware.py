@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.kernel.discovery.hardware import Hardware, HardwareReader, read_rdma_devices
-from dranet.kernel.discovery.pci import read_pci_functions
+from dranet.kernel.discovery.hardware import Hardware, HardwareReader
 from testbed.node.hardware import load_hardware
 from testbed.node.sysfs_tree import SysfsTree
-from tests.kernel.trees import SWITCH, Tree, write_switch
+from tests.kernel.trees import SWITCH, Tree, read_rdma_devices, write_switch
 
 NIC = f"devices/{SWITCH}/0000:19:00.0/0000:1a:00.0"
 GPU = f"devices/{SWITCH}/0000:19:01.0/0000:1b:00.0"
@@ -98,7 +97,7 @@ def test_all_hardware_is_read_with_names_and_nodes(node: Node) -> None:
 def test_the_reader_gives_what_the_single_readers_give(node: Node) -> None:
     hardware = node.read()
     plain = [replace(function, vendor_name="", device_name="") for function in hardware.pci_functions]
-    assert plain == read_pci_functions(node.sys.files, {"0000:1a:00.0"})
+    assert plain == list(node.sys.functions("0000:1a:00.0").values())
     assert list(hardware.rdma_devices) == read_rdma_devices(node.sys.files)
 
 

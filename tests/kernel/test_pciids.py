@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dranet.kernel.discovery import pci
-from dranet.kernel.discovery.pci import PciIds, PciName, read_pci_functions
+from dranet.kernel.discovery.hardware import HardwareReader
+from dranet.kernel.discovery.pci import PciIds, PciName
 from tests.kernel.trees import Tree, write_switch
 from tests.support.processor_time import measure
 
@@ -157,12 +158,12 @@ def test_the_places_of_the_distributions_are_tried_in_order(
 def test_functions_get_their_names(database: Path, tmp_path: Path) -> None:
     tree = Tree(tmp_path / "sys")
     write_switch(tree)
-    named = read_pci_functions(tree.files, pci_ids=PciIds(database))
+    named = HardwareReader(tree.root, tree.root, database).read([]).pci_functions
     assert [(f.vendor_name, f.device_name) for f in named] == [
         ("Mellanox Technologies", "MT2910 Family [ConnectX-7]"),
         ("NVIDIA Corporation", "GH100[H100 SXM5 80GB]"),
     ]
-    assert {f.vendor_name for f in read_pci_functions(tree.files)} == {""}
+    assert {f.vendor_name for f in tree.functions().values()} == {""}
 
 
 # --- hostile databases ---------------------------------------------------------------------------------

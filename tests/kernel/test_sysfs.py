@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.discovery.hardware import read_host, read_numa_nodes, read_rdma_devices
-from dranet.kernel.discovery.pci import is_gpu, read_gpus
+from dranet.kernel.discovery.hardware import read_host, read_numa_nodes
+from dranet.kernel.discovery.pci import is_gpu
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.sysfs.files import nearest_pci_address
 from dranet.model.facts import CharDevice, NumaNode, PciFunction, RdmaPort
-from tests.kernel.trees import SWITCH, Tree, write_switch
+from tests.kernel.trees import SWITCH, Tree, read_gpus, read_rdma_devices, write_switch
 
 
 @pytest.fixture

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from dranet.kernel.discovery.pci import read_pci_functions
+from dranet.kernel.discovery.hardware import RDMA_CLASS, read_rdma_device, read_rdma_nodes, with_nodes
+from dranet.kernel.discovery.pci import GpuReader, PciReader, list_pci_functions
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.model.facts import PciFunction
+from dranet.model.facts import Gpu, PciFunction, RdmaDevice
 
 SWITCH = "pci0000:17/0000:17:01.0/0000:18:00.0"
+
+
+def read_rdma_devices(sysfs: PseudoFiles) -> list[RdmaDevice]:
+    nodes = read_rdma_nodes(sysfs)
+    return [with_nodes(read_rdma_device(sysfs, name), nodes) for name in sysfs.entries(RDMA_CLASS)]
+
+
+def read_gpus(sysfs: PseudoFiles, procfs: PseudoFiles, functions: Iterable[PciFunction]) -> list[Gpu]:
+    reader = GpuReader(sysfs, procfs)
+    return [reader.read(function) for function in functions if reader.is_gpu(function)]
 
 
 class Tree:
@@ -42,7 +54,9 @@ class Tree:
         return home
 
     def functions(self, *also: str) -> dict[str, PciFunction]:
-        return {function.address: function for function in read_pci_functions(self.files, also)}
+        reader = PciReader(self.files, also)
+        found = (reader.read(address) for address in list_pci_functions(self.files))
+        return {function.address: function for function in found if function is not None}
 
     def virtual_function(self, parent: str, address: str, index: int, device: str = "0x101e") -> str:
         """A virtual function beside its physical one, with the links of both; ``parent`` is a folder."""

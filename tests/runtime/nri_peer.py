@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from google.protobuf.message import Message
 
 from dranet.model.claim import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
-from dranet.wire import ConnectionLost, Mux, PendingCall, TtrpcConnection, TtrpcError
+from dranet.wire import ConnectionLost, Mux, TtrpcConnection, TtrpcError
 
 PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
@@ -116,7 +117,7 @@ class Link:
         self.mux = Mux(trunk)
         self.registered: nri_pb2.RegisterPluginRequest | None = None
         self.refusal: TtrpcError | None = None
-        self.configured: PendingCall | None = None
+        self.configured: Future[bytes] | None = None
         self._configure_first = configure_first
         self.connection = TtrpcConnection(self.mux, serve_stream=2, call_stream=1, handle=self._handle)
 
@@ -144,7 +145,7 @@ class Link:
 
     def wait_configured(self) -> nri_pb2.ConfigureResponse:
         assert self.configured is not None
-        while not self.configured.done:
+        while not self.configured.done():
             self.connection.process(SECONDS)
         return nri_pb2.ConfigureResponse.FromString(self.configured.result())
 

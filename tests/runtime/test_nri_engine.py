@@ -348,7 +348,7 @@ def test_requests_that_come_while_one_is_answered_are_answered_after_it_in_order
     settled: list[int] = []
     while len(settled) < 3:
         link.connection.process(SECONDS)
-        settled += [number for number, each in enumerate(answers) if each.done and number not in settled]
+        settled += [number for number, each in enumerate(answers) if each.done() and number not in settled]
     assert settled == [0, 1, 2]
     assert [call[1].name for call in hooks.wait_for("run", 3) if isinstance(call[1], PodSandbox)] == [
         "a",

@@ -480,7 +480,7 @@ def test_stop_lets_the_hook_in_progress_answer(link: Link, plugin: NriPlugin, ho
     stopping = threading.Thread(target=plugin.stop)
     stopping.start()
     go_on.set()
-    while not answer.done:
+    while not answer.done():
         link.connection.process(SECONDS)
     assert answer.result() == b""
     link.wait_closed()

@@ -77,13 +77,6 @@ _NO_GID = ":".join(["0000"] * 8)
 """In an empty slot; some kernels fail with EINVAL instead."""
 
 
-def read_rdma_devices(sysfs: PseudoFiles) -> list[RdmaDevice]:
-    """Read all RDMA devices visible in the namespace that sysfs was mounted from, sorted by name."""
-    names = sysfs.entries(RDMA_CLASS)
-    nodes = read_rdma_nodes(sysfs) if names else {}
-    return [with_nodes(read_rdma_device(sysfs, name), nodes) for name in names]
-
-
 def read_rdma_nodes(sysfs: PseudoFiles) -> dict[str, CharDevice]:
     """Map RDMA device name to its ``uverbsN`` (the numbers do not follow the order of the names), and the
     empty name to ``rdma_cm``, which all devices share."""
@@ -103,9 +96,7 @@ def read_management_nodes(sysfs: PseudoFiles, rdma_device: str) -> tuple[CharDev
 
     Read from the namespace that has the device: in exclusive mode no other one sees them.
     """
-    entries = [f"{_MAD_CLASS}/{name}" for name in sysfs.entries(_MAD_CLASS)]
-    mine = [entry for entry in entries if sysfs.text(f"{entry}/ibdev") == rdma_device]
-    return tuple(node for entry in mine if (node := _read_node(sysfs, entry)) is not None)
+    return read_nodes_of(sysfs, rdma_device, ("umad", "issm"))
 
 
 def find_rdma_device(sysfs: PseudoFiles, identity: RdmaIdentity) -> str:
@@ -168,7 +159,7 @@ def read_rdma_device(sysfs: PseudoFiles, name: str) -> RdmaDevice:
         pci_address=pci_address,
         node_guid=_read_guid(sysfs, f"{folder}/node_guid"),
         firmware=sysfs.text(f"{folder}/fw_ver"),
-        node_type=_read_named(sysfs, f"{folder}/node_type"),
+        node_type=read_named(sysfs, f"{folder}/node_type"),
         system_image_guid=_read_guid(sysfs, f"{folder}/sys_image_guid"),
         board_id=sysfs.text(f"{folder}/board_id"),
         ports=tuple(_read_port(sysfs, f"{folder}/ports/{number}", number, parent) for number in numbers),
@@ -182,11 +173,11 @@ def _read_port(sysfs: PseudoFiles, port: str, number: int, parent: str) -> RdmaP
     netdevs, gid_types = _read_gids(sysfs, f"{port}/gid_attrs", is_infiniband)
     return RdmaPort(
         number=number,
-        state=_read_named(sysfs, f"{port}/state"),
+        state=read_named(sysfs, f"{port}/state"),
         link_layer=link_layer,
         rate=sysfs.text(f"{port}/rate"),
         netdevs=tuple(sorted(netdevs | {parent} - {""})),
-        phys_state=_read_named(sysfs, f"{port}/phys_state"),
+        phys_state=read_named(sysfs, f"{port}/phys_state"),
         lid=sysfs.integer(f"{port}/lid", base=16, most=0xFFFFFFFF) if is_infiniband else None,
         guid=_read_port_guid(sysfs, f"{port}/gids/0"),
         gid_types=tuple(sorted(gid_types)),
@@ -223,11 +214,16 @@ def _iter_gid_slots(sysfs: PseudoFiles, rdma_device: str, *, with_types: bool) -
 
 
 def _read_gid(sysfs: PseudoFiles, folder: str, slot: int) -> str:
-    gid = sysfs.text(f"{folder}/{slot}").lower()
-    if gid and not _GID.fullmatch(gid):
-        sysfs.warn(f"{folder}/{slot}", f"not a GID: {gid[:40]!r}")
-        return ""
+    gid = _read_id(sysfs, f"{folder}/{slot}", _GID, "GID")
     return "" if gid == _NO_GID else gid
+
+
+def _read_id(sysfs: PseudoFiles, path: str, form: re.Pattern[str], kind: str) -> str:
+    text = sysfs.text(path).lower()
+    if text and not form.fullmatch(text):
+        sysfs.warn(path, f"not a {kind}: {text[:40]!r}")
+        return ""
+    return text
 
 
 def _read_gids(sysfs: PseudoFiles, folder: str, is_infiniband: bool) -> tuple[set[str], set[str]]:
@@ -263,26 +259,20 @@ def _read_slots(slots: Sequence[int], read: Callable[[int], Slot | None]) -> Ite
             return
 
 
-def _read_named(sysfs: PseudoFiles, path: str) -> str:
+def read_named(sysfs: PseudoFiles, path: str) -> str:
+    """``ACTIVE`` of ``4: ACTIVE``."""
     text = sysfs.text(path)
     return text.partition(": ")[2] or text
 
 
 def _read_guid(sysfs: PseudoFiles, path: str) -> str:
-    guid = sysfs.text(path).lower()
-    if guid and not _GUID.fullmatch(guid):
-        sysfs.warn(path, f"not a GUID: {guid[:40]!r}")
-        return ""
+    guid = _read_id(sysfs, path, _GUID, "GUID")
     return "" if guid == _NO_GUID else guid
 
 
 def _read_port_guid(sysfs: PseudoFiles, path: str) -> str:
     """The interface identifier: the last 64 bits of a GID."""
-    gid = sysfs.text(path).lower()
-    if gid and not _GID.fullmatch(gid):
-        sysfs.warn(path, f"not a GID: {gid[:40]!r}")
-        return ""
-    guid = gid[-len(_NO_GUID) :]
+    guid = _read_id(sysfs, path, _GID, "GID")[-len(_NO_GUID) :]
     return "" if guid == _NO_GUID else guid
 
 
@@ -376,14 +366,11 @@ class HardwareReader:
         if changed is None:
             self._kept = _Kept()
         if changed is None or changed or links:
-            self._refresh(changed, links)
+            is_new = _Pass(self._kept, *self._roots).read(changed, links)
+            if is_new or changed is None:
+                self._hardware = self._assemble()
         warnings.extend(islice(chain.from_iterable(self._kept.warnings.values()), MOST_WARNINGS))
         return self._hardware
-
-    def _refresh(self, changed: Collection[str] | None, links: Collection[str]) -> None:
-        is_new = _Pass(self._kept, *self._roots).read(changed, links)
-        if is_new or changed is None:
-            self._hardware = self._assemble()
 
     def _assemble(self) -> Hardware:
         kept, warnings = self._kept, list[str]()
@@ -426,7 +413,9 @@ class _Pass:
     def read(self, changed: Collection[str] | None, links: Collection[str]) -> bool:
         """Bring what is kept up to date; whether there was anything to read."""
         if changed is None:
-            self._read_machine()
+            with self._noting("machine"):
+                self._kept.numa_nodes = tuple(read_numa_nodes(self._sysfs))
+                self._kept.host = read_host(self._sysfs)
         addresses = {name for name in changed or () if is_pci_address(name)}
         others = None if changed is None else set(changed) - addresses
         with_rdma = self._rdma_functions()
@@ -451,13 +440,6 @@ class _Pass:
             self._kept.warnings[kind, name] = warnings
         else:
             self._kept.warnings.pop((kind, name), None)
-
-    def _read_machine(self) -> None:
-        with self._noting("machine"):
-            self._kept.numa_nodes = tuple(read_numa_nodes(self._sysfs))
-            self._kept.host = read_host(self._sysfs)
-
-    # RDMA
 
     def _rdma_functions(self) -> set[str]:
         return {device.pci_address for device in self._kept.rdma_devices.values()} - {""}
@@ -504,8 +486,6 @@ class _Pass:
             with self._noting("rdma", name):
                 self._kept.rdma_devices[name] = read_rdma_device(self._sysfs, name)
 
-    # PCI
-
     def _read_functions(self, changed: set[str], moved: set[str], *, is_all: bool) -> set[str]:
         """Read the ``changed`` functions with their physical functions, those that gained or lost an RDMA
         device (``moved``) with their virtual functions, and any that is new; or all of them.
@@ -517,7 +497,8 @@ class _Pass:
         stale = changed | moved | {vf for pf in moved for vf in reader.read_virtual_functions(pf)}
         parents, gone = self._parents(stale), set[str]()
         if is_all or any(self._is_news(address) for address in stale):
-            listed = self._list_functions()
+            with self._noting("pci"):
+                listed = set(list_pci_functions(self._sysfs))
             gone = known.keys() - listed
             parents |= self._parents(gone)
             stale = (stale & listed) | (listed - known.keys())
@@ -531,10 +512,6 @@ class _Pass:
     def _is_news(self, address: str) -> bool:
         return address not in self._kept.functions or not self._sysfs.has(f"{PCI_DEVICES}/{address}")
 
-    def _list_functions(self) -> set[str]:
-        with self._noting("pci"):
-            return set(list_pci_functions(self._sysfs))
-
     def _parents(self, addresses: set[str]) -> set[str]:
         functions = (self._kept.functions.get(address) for address in addresses)
         return {f.physical_function for f in functions if f is not None} - {""}
@@ -543,8 +520,6 @@ class _Pass:
         for address in sorted(addresses):
             with self._noting("pci", address):
                 self._kept.functions[address] = reader.read(address)
-
-    # GPUs
 
     def _read_gpus(self, functions: set[str], *, is_all: bool) -> None:
         """Read the GPUs at ``functions``, or all: a device node that came or went does not name its GPU."""

@@ -59,19 +59,14 @@ class PciName(Struct, frozen=True):
     device: str = ""
 
 
-class _Edition(Struct, frozen=True):
-    path: str
-    modified_ns: int
-    size: int
-
-
 class PciIds:
-    """Names by ``(vendor id, device id)``, from the database at ``path``; where that is ``None``, at
-    ``$PCIDB_PATH``; where that is not set, where distributions keep it."""
+    """Names by ``(vendor id, device id)``, from the database at ``path``, else at ``$PCIDB_PATH``, else where
+    distributions keep it."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._edition: _Edition | None = None
+        self._edition: tuple[str, int, int] | None = None
+        """Which file was read, and as of when: its path, time and size."""
         self._names: dict[tuple[int, int], PciName] = {}
         self._warnings: tuple[str, ...] = ()
 
@@ -84,18 +79,18 @@ class PciIds:
             if edition is None:
                 self._names, self._warnings = {}, (self._describe_missing(),)
             elif edition != self._edition or not set(wanted) <= self._names.keys():
-                self._names, self._warnings = _read_names(edition.path, wanted)
+                self._names, self._warnings = _read_names(edition[0], wanted)
             self._edition = edition
             warnings += self._warnings
         return {ids: self._names.get(ids, PciName()) for ids in wanted}
 
-    def _find_edition(self) -> _Edition | None:
+    def _find_edition(self) -> tuple[str, int, int] | None:
         for path in self._places():
             try:
                 found = path.stat()
             except (OSError, ValueError):
                 continue
-            return _Edition(str(path), found.st_mtime_ns, found.st_size)
+            return str(path), found.st_mtime_ns, found.st_size
         return None
 
     def _places(self) -> tuple[Path, ...]:
@@ -277,12 +272,6 @@ def is_gpu(function: PciFunction) -> bool:
     )
 
 
-def read_gpus(sysfs: PseudoFiles, procfs: PseudoFiles, functions: Iterable[PciFunction]) -> list[Gpu]:
-    """Read the GPUs among ``functions``, in their order."""
-    reader = GpuReader(sysfs, procfs)
-    return [reader.read(function) for function in functions if reader.is_gpu(function)]
-
-
 class GpuReader:
     """Reads single GPUs. It serves one scan, since it remembers the majors of the drivers."""
 
@@ -414,17 +403,6 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _MOST_ID = 0xFFFF
 
 
-def read_pci_functions(
-    sysfs: PseudoFiles, also: Collection[str] = (), pci_ids: PciIds | None = None
-) -> list[PciFunction]:
-    """Read the functions of interest and those named in ``also``, sorted by address; with vendor and device
-    names where ``pci_ids`` is given."""
-    reader = PciReader(sysfs, also)
-    found = (reader.read(address) for address in list_pci_functions(sysfs))
-    functions = [function for function in found if function is not None]
-    return name_pci_functions(functions, pci_ids, sysfs.warnings) if pci_ids else functions
-
-
 def list_pci_functions(sysfs: PseudoFiles) -> list[str]:
     addresses = []
     for name in sysfs.entries(PCI_DEVICES):
@@ -531,16 +509,13 @@ class PciReader:
 
     def read_virtual_functions(self, parent: str) -> dict[str, int]:
         """Addresses and indexes of the virtual functions that a physical one links to."""
-        indexes = self._virtual_functions.get(parent)
-        if indexes is None:
-            indexes = self._virtual_functions[parent] = self._read_virtual_functions(parent)
-        return indexes
-
-    def _read_virtual_functions(self, parent: str) -> dict[str, int]:
-        folder = f"{PCI_DEVICES}/{parent}"
-        indexes = {f"virtfn{index}": index for index in self._sysfs.numbered(folder, "virtfn")}
-        targets = self._sysfs.links(folder, indexes)
-        return {_last(target): indexes[name] for name, target in targets.items()}
+        if parent not in self._virtual_functions:
+            folder = f"{PCI_DEVICES}/{parent}"
+            indexes = {f"virtfn{index}": index for index in self._sysfs.numbered(folder, "virtfn")}
+            targets = self._sysfs.links(folder, indexes)
+            found = {_last(target): indexes[name] for name, target in targets.items()}
+            self._virtual_functions[parent] = found
+        return self._virtual_functions[parent]
 
     def _compute_index(self, parent: str, address: str) -> int | None:
         """VF ``n`` has the routing ID of its PF, plus the first VF's offset, plus ``n`` strides."""
