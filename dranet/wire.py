@@ -74,11 +74,8 @@ class MuxDecoder:
         return bool(self._header) or self._missing > 0
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """Take more bytes from the trunk; return the stream bytes among them.
-
-        Raises:
-            ProtocolError: a frame is longer than any runtime sends.
-        """
+        """Take more bytes from the trunk; return the stream bytes among them. A frame longer than any runtime
+        sends is a ``ProtocolError``."""
         chunks = []
         view = memoryview(data)
         while view:
@@ -111,11 +108,8 @@ def encode_message(stream: int, message: bytes) -> bytes:
 
 
 class Mux:
-    """A connected trunk. One thread uses it; only :meth:`stop_reading` may be called from another.
-
-    Takes over the socket, which must be in blocking mode; a send timeout is the socket's own
-    (``SO_SNDTIMEO``).
-    """
+    """A connected trunk. One thread uses it; only :meth:`stop_reading` may be called from another. Takes over
+    the socket, which must be in blocking mode; a send timeout is the socket's own (``SO_SNDTIMEO``)."""
 
     def __init__(self, trunk: socket.socket) -> None:
         self._trunk = trunk
@@ -150,11 +144,8 @@ class Mux:
             raise DeadlineExceeded("the peer did not answer in time")
 
     def send(self, stream: int, message: bytes) -> None:
-        """Send one whole message.
-
-        Raises:
-            ConnectionLost: the peer is gone, or did not take the bytes within the socket's send timeout.
-        """
+        """Send one whole message. ``ConnectionLost``: the peer is gone, or did not take the bytes in the
+        socket's send timeout."""
         try:
             self._trunk.sendall(encode_message(stream, message))
         except OSError as error:
@@ -290,11 +281,7 @@ class FrameDecoder:
 
 
 def encode_frame(stream_id: int, kind: FrameType, data: bytes, max_bytes: int = MAX_SEND_BYTES) -> bytes:
-    """One unary message.
-
-    Raises:
-        TtrpcError: RESOURCE_EXHAUSTED, more than ``max_bytes`` of data.
-    """
+    """One unary message; RESOURCE_EXHAUSTED for more than ``max_bytes`` of data."""
     if len(data) > max_bytes:
         raise TtrpcError(
             Code.RESOURCE_EXHAUSTED, f"message of {len(data)} bytes is over the limit of {max_bytes}"
@@ -413,11 +400,7 @@ class TtrpcConnection:
 
     def start_call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> Future[bytes]:
         """Send a request; :meth:`process` takes its answer when it comes, or a ``TtrpcError`` in its place.
-
-        Raises:
-            TtrpcError: RESOURCE_EXHAUSTED, the request is too long; nothing was sent.
-            ConnectionLost: the peer is gone.
-        """
+        One that is too long is not sent (RESOURCE_EXHAUSTED)."""
         stream_id = self._next_stream_id
         request = ttrpc_pb2.Request(
             service=service, method=method, payload=payload, timeout_nano=int(timeout_seconds * _NANOSECONDS)

@@ -268,9 +268,7 @@ _BUS_BELOW = "virtio*"
 
 def find_counter_folders(sysfs_root: Path, pci_address: str) -> dict[str, Path]:
     """Return the folders of one PCI function, by ``net`` and ``infiniband``; empty for other devices.
-
-    Software links share one folder with those of all other programs, so they have no entry.
-    """
+    Software links share one folder with those of all other programs, so they have no entry."""
     if not is_pci_address(pci_address):
         return {}
     home = Path(sysfs_root, _PCI_DEVICES, pci_address)
@@ -316,7 +314,6 @@ class CounterTarget(Struct, frozen=True):
 
 def read_health_counters(sysfs_root: Path, targets: Sequence[CounterTarget]) -> dict[str, HealthCounters]:
     """HealthCounters by device, for links of the calling thread's namespace. What cannot be read is left out.
-
     Some 25 small files for each card and one message for each link."""
     sysfs = PseudoFiles(sysfs_root, [])
     links = _read_link_counters([target.ifindex for target in targets if target.ifindex])

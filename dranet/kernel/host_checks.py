@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink.dcb import find_flow_control, get_pauses_request
-from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.kernel.netlink.socket import NetlinkSocket, Outcome
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link, NodeFacts
 from dranet.model.findings import (
@@ -37,9 +37,7 @@ from dranet.model.findings import (
     Unseen,
 )
 
-MISC_DEVICES = ("rdma_cm",)
 _NVIDIA, _NVSWITCH_CLASS = "0x10de", "0x0680"
-_OPEN = "Open Kernel Module"
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -62,8 +60,8 @@ def read_host_facts(sysfs_root: Path, procfs_root: Path, root: Path | None, node
         processes=processes,
         gpus=_read_gpu_stack(sysfs, procfs),
         flows=read_flows(sysfs, list_roce_links(node)),
-        managers=_read_managers(files, node),
-        misc_devices=tuple(name for name in MISC_DEVICES if sysfs.has(f"class/misc/{name}")),
+        managers=read_managers(files, node.links) if files is not None else (),
+        misc_devices=("rdma_cm",) if sysfs.has("class/misc/rdma_cm") else (),
         unseen=tuple(_iter_unseen(pci, processes is not None, files is not None)),
         warnings=tuple(dict.fromkeys(warnings)),
     )
@@ -73,20 +71,14 @@ def find_root(procfs_root: Path) -> Path | None:
     """Where the node's own file system is: ours, or behind its first process where we may go there."""
     if not sees_node(PseudoFiles(procfs_root, [])):
         return None
-    is_ours = _shares_mounts(procfs_root)
-    if is_ours is None:  # only root may read it
+    try:
+        is_ours = (procfs_root / "1/ns/mnt").stat().st_ino == Path("/proc/self/ns/mnt").stat().st_ino
+    except OSError:  # only root may read it
         is_ours = procfs_root == Path("/proc") and not any(Path(mark).exists() for mark in _CONTAINER_MARKS)
     if is_ours:
         return Path("/")
     behind = procfs_root / "1/root"
     return behind if os.access(behind / "etc", os.R_OK | os.X_OK) else None
-
-
-def _shares_mounts(procfs_root: Path) -> bool | None:
-    try:
-        return (procfs_root / "1/ns/mnt").stat().st_ino == Path("/proc/self/ns/mnt").stat().st_ino
-    except OSError:
-        return None
 
 
 def _list_functions(node: NodeFacts) -> set[str]:
@@ -111,7 +103,7 @@ def list_roce_links(node: NodeFacts) -> list[str]:
 def _read_gpu_stack(sysfs: PseudoFiles, procfs: PseudoFiles) -> GpuStack:
     return GpuStack(
         nvidia_driver=sysfs.text("module/nvidia/version"),
-        nvidia_is_open=_OPEN in procfs.whole_text("driver/nvidia/version"),
+        nvidia_is_open="Open Kernel Module" in procfs.whole_text("driver/nvidia/version"),
         nvswitches=sum(_is_nvswitch(sysfs, name) for name in sysfs.entries("bus/pci/devices")),
     )
 
@@ -119,10 +111,6 @@ def _read_gpu_stack(sysfs: PseudoFiles, procfs: PseudoFiles) -> GpuStack:
 def _is_nvswitch(sysfs: PseudoFiles, name: str) -> bool:
     base = f"bus/pci/devices/{name}"
     return sysfs.text(f"{base}/class").startswith(_NVSWITCH_CLASS) and sysfs.text(f"{base}/vendor") == _NVIDIA
-
-
-def _read_managers(files: PseudoFiles | None, node: NodeFacts) -> tuple[Manager, ...]:
-    return read_managers(files, node.links) if files is not None else ()
 
 
 def _iter_unseen(pci: Iterable[PciFacts], sees_processes: bool, sees_root: bool) -> Iterable[Unseen]:
@@ -358,7 +346,7 @@ def read_tuning(sysfs: PseudoFiles, procfs: PseudoFiles) -> TuningFacts:
         huge_pages=tuple(_read_huge_pages(sysfs)),
         numa_balancing=procfs.integer("sys/kernel/numa_balancing"),
         swappiness=procfs.integer("sys/vm/swappiness"),
-        swaps=_read_swaps(procfs.whole_text("swaps")),
+        swaps=tuple(line.split()[0] for line in procfs.whole_text("swaps").splitlines()[1:] if line.split()),
         clock_is_synchronised=ask_clock(),
     )
 
@@ -392,10 +380,6 @@ def _read_huge_pages(sysfs: PseudoFiles) -> Iterable[HugePages]:
             found = _HUGE.fullmatch(name)
             if found:
                 yield HugePages(node, int(found[1]), sysfs.integer(f"{folder}/{name}/nr_hugepages") or 0)
-
-
-def _read_swaps(table: str) -> tuple[str, ...]:
-    return tuple(line.split()[0] for line in table.splitlines()[1:] if line.split())
 
 
 def ask_clock() -> bool | None:
@@ -489,23 +473,22 @@ def read_flows(sysfs: PseudoFiles, ifnames: Iterable[str]) -> tuple[FlowFacts, .
 
 def read_pfc(ifnames: Iterable[str]) -> dict[str, int]:
     """Bits of the priorities with PFC; interfaces whose driver does not report them are left out."""
-    found: dict[str, int] = {}
+    names = tuple(ifnames)
     try:
         with NetlinkSocket.open() as rtnl:
-            for name in ifnames:
-                mask = _ask_pfc(rtnl, name)
-                if mask is not None:
-                    found[name] = mask
+            outcomes = rtnl.batch([get_pauses_request(name) for name in names])
     except KernelError:
-        return found
-    return found
+        return {}
+    masks = ((name, _find_mask(outcome)) for name, outcome in zip(names, outcomes, strict=True))
+    return {name: mask for name, mask in masks if mask is not None}
 
 
-def _ask_pfc(rtnl: NetlinkSocket, ifname: str) -> int | None:
+def _find_mask(outcome: Outcome) -> int | None:
+    if isinstance(outcome, KernelError):  # no DCB in the kernel, or none in the driver
+        return None
     try:
-        answers = rtnl.request(get_pauses_request(ifname))
-        return next((mask for answer in answers if (mask := parse_pfc(answer.payload)) is not None), None)
-    except KernelError:  # no DCB in the kernel, or none in the driver
+        return next((mask for answer in outcome if (mask := parse_pfc(answer.payload)) is not None), None)
+    except KernelError:
         return None
 
 
@@ -519,10 +502,4 @@ def _read_ecn(sysfs: PseudoFiles, ifname: str, side: str) -> tuple[int, ...] | N
     folder = f"class/net/{ifname}/ecn/{side}/enable"
     if not sysfs.has(folder):
         return None
-    return tuple(_iter_enabled(sysfs, folder))
-
-
-def _iter_enabled(sysfs: PseudoFiles, folder: str) -> Iterator[int]:
-    for priority in range(_PRIORITIES):
-        if sysfs.text(f"{folder}/{priority}") == "1":
-            yield priority
+    return tuple(priority for priority in range(_PRIORITIES) if sysfs.text(f"{folder}/{priority}") == "1")

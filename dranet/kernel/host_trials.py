@@ -86,11 +86,8 @@ _ABOUT = re.compile(
 
 
 def read_kernel_messages(path: Path = KMSG) -> list[str]:
-    """The last of them, ``seconds message``; what is not about such devices is left out.
-
-    Raises:
-        KernelError: they may not be read (``kernel.dmesg_restrict``), or do not exist here.
-    """
+    """The last of them, ``seconds message``; what is not about such devices is left out. EPERM where they may
+    not be read (``kernel.dmesg_restrict``)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

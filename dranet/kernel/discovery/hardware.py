@@ -93,9 +93,7 @@ def read_rdma_nodes(sysfs: PseudoFiles) -> dict[str, CharDevice]:
 
 def read_management_nodes(sysfs: PseudoFiles, rdma_device: str) -> tuple[CharDevice, ...]:
     """The ``umadN`` and ``issmN`` of all ports of one device, in the order of their names; empty without any.
-
-    Read from the namespace that has the device: in exclusive mode no other one sees them.
-    """
+    Read from the namespace that has the device: in exclusive mode no other one sees them."""
     return read_nodes_of(sysfs, rdma_device, ("umad", "issm"))
 
 
@@ -186,18 +184,14 @@ def _read_port(sysfs: PseudoFiles, port: str, number: int, parent: str) -> RdmaP
 
 
 def read_gid_table(sysfs: PseudoFiles, rdma_device: str) -> tuple[GidSlot, ...]:
-    """Return the entries of a device's GID tables that are not empty, by port and index.
-
-    ``sysfs`` must be one that shows the device (:func:`~dranet.kernel.namespaces.netns.open_sysfs`).
-    """
+    """Return the entries of a device's GID tables that are not empty, by port and index. ``sysfs`` must be
+    one that shows the device (:func:`~dranet.kernel.namespaces.netns.open_sysfs`)."""
     return tuple(_iter_gid_slots(sysfs, rdma_device, with_types=True))
 
 
 def read_gids(sysfs: PseudoFiles, rdma_device: str) -> tuple[str, ...]:
-    """Return the GIDs of :func:`read_gid_table` alone, as the kernel writes them.
-
-    With RoCE the kernel fills the tables some milliseconds after an address was set.
-    """
+    """Return the GIDs of :func:`read_gid_table` alone, as the kernel writes them. With RoCE the kernel fills
+    the tables some milliseconds after an address was set."""
     return tuple(slot.gid for slot in _iter_gid_slots(sysfs, rdma_device, with_types=False))
 
 
@@ -448,9 +442,7 @@ class _Pass:
         self, addresses: set[str], others: set[str] | None, links: Collection[str]
     ) -> set[str]:
         """Names of the devices to read: new, named, at a function that changed, or behind one of ``links``.
-
-        Those that are gone are among them.
-        """
+        Those that are gone are among them."""
         known = self._kept.rdma_devices
         stale = {name for name, device in known.items() if device.pci_address in addresses}
         stale |= self._devices_behind(links)

@@ -40,7 +40,6 @@ programs of these are not asked for. So is the loopback's."""
 FEW_LINKS = 64
 """Up to here addresses are asked link by link; beyond, one dump of all costs less."""
 
-
 LOOPBACK = 1
 """Its ifindex, in every namespace (``loopback_net_init``)."""
 
@@ -59,17 +58,14 @@ class LinkTable:
         return tuple(self._links[ifindex] for ifindex in sorted(self._links))
 
     def read_all(self, rtnl: NetlinkSocket, sysfs: PseudoFiles) -> None:
-        """Read every link of the socket's namespace, which must be the calling thread's.
-
-        Raises:
-            KernelError: a dump failed; the table is as before. Anything smaller is a line in
-                ``sysfs.warnings``.
-        """
+        """Read every link of the socket's namespace, which must be the calling thread's. The table stays as
+        it was where a dump fails; anything smaller is a line in ``sysfs.warnings``."""
         payloads = rtnl.dump(dump_links_request())
         names = dict(decode_all(parse_link_name, payloads, []))  # what is odd here warns below, once
+        shown = set(names.values()).intersection(sysfs.entries("class/net"))
         surroundings = Surroundings(
             addresses=_read_all_addresses(rtnl, names, sysfs.warnings),
-            homes=_read_all_homes(sysfs, set(names.values())),
+            homes=sysfs.homes("class/net", sorted(shown)),
         )
         links = _parse_and_complete(rtnl, payloads, surroundings, sysfs.warnings)
         self._pinned = {index: is_pinned for index, is_pinned in self._pinned.items() if index in names}
@@ -77,9 +73,8 @@ class LinkTable:
         self._links = {link.ifindex: self._as_known(link) for link in links}
 
     def read_again(self, rtnl: NetlinkSocket, ifindexes: Iterable[int], sysfs: PseudoFiles) -> frozenset[str]:
-        """Read the named links again and drop those that are gone.
-
-        Returns the names, old and new, of the links that were named."""
+        """Read the named links again and drop those that are gone. Returns the names, old and new, of the
+        links that were named."""
         wanted = self._with_followers(ifindexes)
         found: dict[int, bytes] = {}
         asked: set[int] = set()
@@ -209,10 +204,6 @@ def _read_all_addresses(
     return {ifindex: tuple(addresses) for ifindex, addresses in by_link.items()}
 
 
-def _read_all_homes(sysfs: PseudoFiles, names: Collection[str]) -> dict[str, str]:
-    return sysfs.homes("class/net", [name for name in sysfs.entries("class/net") if name in names])
-
-
 def _parse_and_complete(
     rtnl: NetlinkSocket, payloads: Iterable[bytes], surroundings: Surroundings, warnings: list[str]
 ) -> list[Link]:
@@ -226,7 +217,10 @@ def _parse_and_complete(
     programs = read_link_programs(rtnl, indexes, warnings)
     detailed = {
         link.ifindex: _with_details(
-            link, settings.get(link.ifindex), drivers.get(link.ifname), programs.get(link.ifindex)
+            link,
+            settings.get(link.ifindex, LinkSettings()),
+            drivers.get(link.ifname, DriverInfo()),
+            programs.get(link.ifindex, LinkPrograms(None, None)),
         )
         for link in worth
     }
@@ -237,10 +231,7 @@ def _is_worth_details(link: Link) -> bool:
     return link.kind not in UNDETAILED_KINDS and not link.is_loopback
 
 
-def _with_details(
-    link: Link, settings: LinkSettings | None, driver: DriverInfo | None, programs: LinkPrograms | None
-) -> Link:
-    settings, driver = settings or LinkSettings(), driver or DriverInfo()
+def _with_details(link: Link, settings: LinkSettings, driver: DriverInfo, programs: LinkPrograms) -> Link:
     return replace(
         link,
         driver=driver.driver,
@@ -249,6 +240,6 @@ def _with_details(
         speed_mbps=settings.speed_mbps,
         duplex=settings.duplex,
         queues=settings.queues,
-        tc_filters=programs.tc_filters if programs else None,
-        tcx_programs=programs.tcx_programs if programs else None,
+        tc_filters=programs.tc_filters,
+        tcx_programs=programs.tcx_programs,
     )

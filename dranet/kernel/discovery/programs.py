@@ -42,10 +42,8 @@ _PROGRAMS_WORTH_OPENING = 32
 
 
 class LinkPrograms(Struct, frozen=True):
-    """Names of the programs on one link, sorted, each once; ``None`` where they could not be read.
-
-    A program without a name is the empty string: it is there all the same.
-    """
+    """Names of the programs on one link, sorted, each once; ``None`` where they could not be read. A program
+    without a name is the empty string: it is there all the same."""
 
     tc_filters: tuple[str, ...] | None
     tcx_programs: tuple[str, ...] | None
@@ -125,9 +123,7 @@ def parse_hook_qdisc(payload: bytes, wanted: Container[int]) -> tuple[int, str] 
 
 def parse_bpf_filter(payload: bytes) -> str | None:
     """The name of a filter that is a BPF program (``prog.o:[section]`` as ``tc`` gives it), maybe empty.
-
-    ``None`` for another kind, for the message that only announces a priority, and for classic BPF.
-    """
+    ``None`` for another kind, for the message that only announces a priority, and for classic BPF."""
     found = parse_filter(payload)
     return found.program_name if found else None
 
@@ -204,11 +200,8 @@ class Program(Struct, frozen=True):
 
 
 def call_bpf(command: int, attributes: bytes, operation: str) -> tuple[int, bytes]:
-    """Do one ``bpf(2)`` command; returns its result and ``attributes`` as the kernel left them.
-
-    Raises:
-        KernelError: refused; ENOSYS on a kernel or an architecture without the call.
-    """
+    """Do one ``bpf(2)`` command; returns its result and ``attributes`` as the kernel left them. It refuses
+    with ENOSYS on a kernel or an architecture without the call."""
     if _SYSCALL_NUMBER is None:
         raise kernel_error(errno.ENOSYS, "", operation)
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
@@ -277,11 +270,8 @@ class Attached(Struct, frozen=True):
 
 
 def query_attached(ifindex: int, attach_type: int) -> tuple[Attached, ...]:
-    """What is on one hook of a link of the calling thread's namespace, in its order.
-
-    Raises:
-        KernelError: ENODEV when there is no such link, EINVAL when the kernel has no such hook.
-    """
+    """What is on one hook of a link of the calling thread's namespace, in its order; ENODEV when there is no
+    such link, EINVAL when the kernel has no such hook."""
     programs, links = (ctypes.c_uint32 * _MOST_PROGRAMS)(), (ctypes.c_uint32 * _MOST_PROGRAMS)()
     places = (ctypes.addressof(programs), _MOST_PROGRAMS, 0, ctypes.addressof(links), 0)
     attributes = _QUERY.pack(ifindex, attach_type, 0, 0, *places)
@@ -291,11 +281,8 @@ def query_attached(ifindex: int, attach_type: int) -> tuple[Attached, ...]:
 
 
 def detach_program(ifindex: int, attach_type: int, program_id: int) -> None:
-    """Take a program that no BPF link holds off a hook of a link of the calling thread's namespace.
-
-    Raises:
-        KernelError: ENOENT when it is not there, EBUSY when a BPF link holds it.
-    """
+    """Take a program that no BPF link holds off a hook of a link of the calling thread's namespace; ENOENT
+    when it is not there, EBUSY when a BPF link holds it."""
     with _opened(BPF_PROG_GET_FD_BY_ID, program_id, "program") as fd:
         attributes = struct.pack("=IIIIIIQ", ifindex, fd, attach_type, 0, 0, 0, 0)
         call_bpf(BPF_PROG_DETACH, attributes, f"detach BPF program {program_id}")
@@ -331,9 +318,6 @@ def read_link(link_id: int) -> BpfLink | None:
 
 def detach_link(link_id: int) -> None:
     """Detach the program of a BPF link from its hook; processes that have the link open keep an empty one.
-
-    Raises:
-        KernelError: ENOENT when it is gone, EOPNOTSUPP for a type that cannot be detached.
-    """
+    ENOENT when it is gone, EOPNOTSUPP for a type that cannot be detached."""
     with _opened(BPF_LINK_GET_FD_BY_ID, link_id, "link") as fd:
         call_bpf(BPF_LINK_DETACH, struct.pack("=I", fd), f"detach BPF link {link_id}")

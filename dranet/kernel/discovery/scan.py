@@ -127,10 +127,8 @@ class NodeScanner:
         return self._links.read_again(rtnl, changes.links, sysfs).union(before)
 
     def _read_routing(self, rtnl: NetlinkSocket, changes: Changes, warnings: list[str]) -> Routing:
-        """Routes go without a notification when their link goes down or loses their source address.
-
-        IPv4 is cheap to ask. IPv6 is asked when its default routes are among those that could have gone.
-        """
+        """Routes go without a notification when their link goes down or loses their source address. IPv4 is
+        cheap to ask. IPv6 is asked when its default routes are among those that could have gone."""
         known = self._facts
         if changes.routes or changes.all_links:
             return read_routing(rtnl, warnings)
@@ -165,9 +163,8 @@ def _once(warnings: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_routing(rtnl: NetlinkSocket, warnings: list[str]) -> Routing:
-    """Default routes, the rules that look up other tables, and what these tables lead to.
-
-    For the calling thread's namespace, which must be the socket's."""
+    """Default routes, the rules that look up other tables, and what these tables lead to. For the calling
+    thread's namespace, which must be the socket's."""
     rules = read_rules(rtnl, warnings)
     return Routing(read_default_routes(rtnl, warnings), rules, read_policy_routes(rtnl, rules, warnings))
 

@@ -23,38 +23,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.errors import KernelError
-from dranet.kernel.netlink.inet import (
-    is_default_route,
-    parse_address,
-    parse_route,
-    route_contains,
-    route_table,
-)
+from dranet.kernel.netlink import inet, rtnl
 from dranet.kernel.netlink.rdma import RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX
-from dranet.kernel.netlink.rtnl import (
-    RT_TABLE_DEFAULT,
-    RT_TABLE_MAIN,
-    RTM_DELADDR,
-    RTM_DELLINK,
-    RTM_DELNEXTHOP,
-    RTM_DELROUTE,
-    RTM_DELRULE,
-    RTM_NEWADDR,
-    RTM_NEWLINK,
-    RTM_NEWNEXTHOP,
-    RTM_NEWROUTE,
-    RTM_NEWRULE,
-    RTNLGRP_IPV4_IFADDR,
-    RTNLGRP_IPV4_ROUTE,
-    RTNLGRP_IPV4_RULE,
-    RTNLGRP_IPV6_IFADDR,
-    RTNLGRP_IPV6_ROUTE,
-    RTNLGRP_IPV6_RULE,
-    RTNLGRP_LINK,
-    RTNLGRP_NEXTHOP,
-    decode,
-    parse_link,
-)
 from dranet.kernel.netlink.socket import (
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_RDMA,
@@ -124,15 +94,10 @@ STORM_CHANGES_PER_SECOND = 50
 may hide a device that came or went."""
 
 _GROUPS = (
-    RTNLGRP_LINK,
-    RTNLGRP_IPV4_IFADDR,
-    RTNLGRP_IPV6_IFADDR,
-    RTNLGRP_IPV4_ROUTE,
-    RTNLGRP_IPV6_ROUTE,
-    RTNLGRP_IPV4_RULE,
-    RTNLGRP_IPV6_RULE,
-)
-_TABLES = frozenset({RT_TABLE_DEFAULT})
+    rtnl.RTNLGRP_LINK, rtnl.RTNLGRP_IPV4_IFADDR, rtnl.RTNLGRP_IPV6_IFADDR,
+    rtnl.RTNLGRP_IPV4_ROUTE, rtnl.RTNLGRP_IPV6_ROUTE, rtnl.RTNLGRP_IPV4_RULE, rtnl.RTNLGRP_IPV6_RULE,
+)  # fmt: skip
+_TABLES = frozenset({rtnl.RT_TABLE_DEFAULT})
 """Those that the kernel's own rules look up, without local and main."""
 
 _RECEIVE_BUFFER_BYTES = 8 << 20
@@ -166,22 +131,23 @@ class ChangeFilter:
     def judge(self, kind: int, payload: bytes) -> Changes:
         """Return the changes in a notification. One that cannot be parsed may be any change."""
         try:
-            if kind in (RTM_NEWLINK, RTM_DELLINK):
-                return self._judge_link(kind == RTM_DELLINK, payload)
-            if kind in (RTM_NEWADDR, RTM_DELADDR):
-                return self._judge_address(kind == RTM_DELADDR, payload)
+            if kind in (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK):
+                return self._judge_link(kind == rtnl.RTM_DELLINK, payload)
+            if kind in (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR):
+                return self._judge_address(kind == rtnl.RTM_DELADDR, payload)
             # A rule may lead to an uplink, or to a protected address; routes of a nexthop object lead
             # elsewhere without a word of their own.
-            is_steering = kind in (RTM_NEWRULE, RTM_DELRULE, RTM_NEWNEXTHOP, RTM_DELNEXTHOP)
-            is_route = kind in (RTM_NEWROUTE, RTM_DELROUTE)
-            return Changes(routes=is_steering or (is_route and decode(self._is_of_interest, payload)))
+            if kind in (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE, rtnl.RTM_NEWNEXTHOP, rtnl.RTM_DELNEXTHOP):
+                return Changes(routes=True)
+            is_route = kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE)
+            return Changes(routes=is_route and rtnl.decode(self._is_of_interest, payload))
         except KernelError:
             return EVERYTHING
 
     def _judge_link(self, deleted: bool, payload: bytes) -> Changes:
         if payload[:1] != bytes([socket.AF_UNSPEC]):
             return Changes()  # bridge ports report in their own family; what we show comes in this one
-        link = decode(parse_link, payload)
+        link = rtnl.decode(rtnl.parse_link, payload)
         named = Changes(links=frozenset({link.ifindex}))
         if deleted:
             self._links.pop(link.ifindex, None)
@@ -191,7 +157,7 @@ class ChangeFilter:
         return named if known != self._links[link.ifindex] else Changes()
 
     def _judge_address(self, deleted: bool, payload: bytes) -> Changes:
-        parsed = decode(partial(parse_address, names={}), payload)
+        parsed = rtnl.decode(partial(inet.parse_address, names={}), payload)
         if parsed is None:
             return Changes()
         ifindex, address = parsed
@@ -205,20 +171,18 @@ class ChangeFilter:
         return named if known != on_link[address.cidr] else Changes()
 
     def _is_of_interest(self, payload: bytes) -> bool:
-        if any(route_contains(payload, address) for address in self.protected_addresses):
+        if any(inet.route_contains(payload, address) for address in self.protected_addresses):
             return True  # from any table: rules may lead there
-        table = route_table(payload)
+        table = inet.route_table(payload)
         if table in self.tables:
             return True
-        is_main = table == RT_TABLE_MAIN and is_default_route(payload)
-        return is_main and parse_route(payload) is not None
+        is_main = table == rtnl.RT_TABLE_MAIN and inet.is_default_route(payload)
+        return is_main and inet.parse_route(payload) is not None
 
 
 class ChangeWatch:
-    """Wait for changes in the network namespace of the thread that enters it.
-
-    ``async with ChangeWatch() as watch: changes = await watch.wait_changed()``. For one waiter at a time.
-    """
+    """Wait for changes in the network namespace of the thread that enters it: ``async with ChangeWatch() as
+    watch: changes = await watch.wait_changed()``. For one waiter at a time."""
 
     def __init__(self, patience: Sequence[Patience] = PATIENCE) -> None:
         self._patience = patience
@@ -267,10 +231,8 @@ class ChangeWatch:
         """Return the changes since the last call, once they have settled.
 
         A change after a calm is reported after 100 ms of silence, and after 1 s in any case; one among others
-        within 8 s, or 30 s in a storm. The last change is always reported. Cancelling loses nothing.
-
-        Raises:
-            KernelError: notifications cannot be read any more.
+        within 8 s, or 30 s in a storm. The last change is always reported. Cancelling loses nothing. A
+        ``KernelError`` means that notifications cannot be read any more.
         """
         if self._pending:  # left by a wait that was given up while it gathered
             self._arrived.set()
@@ -383,11 +345,8 @@ def _take_error(descriptor: int) -> int:
 
 
 def _open_hardware_events() -> Any:
-    """pyudev's monitor of kernel events.
-
-    pyudev asks ctypes for the file of libudev, which runs ``ldconfig`` or a compiler to find it. The image
-    has neither, and need not: the loader finds it by its name.
-    """
+    """pyudev's monitor of kernel events. pyudev asks ctypes for the file of libudev, which runs ``ldconfig``
+    or a compiler to find it. The image has neither, and need not: the loader finds it by its name."""
     pyudev = importlib.import_module("pyudev")
     loading: Any = importlib.import_module("pyudev._ctypeslib.utils")
     loading.find_library = {"udev": "libudev.so.1"}.get
@@ -401,7 +360,7 @@ def _open_notifications() -> socket.socket:
     except PermissionError:  # in a user namespace: as much as the system's limit allows
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
     with contextlib.suppress(OSError):  # before Linux 5.3 there are no nexthop objects
-        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_NEXTHOP)
+        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, rtnl.RTNLGRP_NEXTHOP)
     return sock
 
 

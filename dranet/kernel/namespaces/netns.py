@@ -45,14 +45,12 @@ class NetworkNamespace:
     """An open network namespace. While it is open the kernel keeps the namespace alive.
 
     Equality is identity of the namespace, not of the path that led to it. Whatever goes inside raises
-    ``KernelError`` where the namespace cannot be entered."""
+    ``KernelError`` where the namespace cannot be entered.
+    """
 
     def __init__(self, fd: int, path: str = "") -> None:
-        """Take over ``fd``, a descriptor of a namespace; it is closed by :meth:`close`.
-
-        Raises:
-            KernelError: it is not a network namespace (``NetworkNamespaceGone``); ``fd`` is closed then.
-        """
+        """Take over ``fd``, a descriptor of a namespace; it is closed by :meth:`close`, and at once where it
+        is none of a network (``NetworkNamespaceGone``)."""
         self._fd = fd
         self.path = path
         try:
@@ -139,10 +137,8 @@ class NetworkNamespace:
 
     @contextmanager
     def enter(self) -> Iterator[Visit]:
-        """Keep one thread inside the namespace, for several calls in a row.
-
-        The first call raises the error if the namespace cannot be entered.
-        """
+        """Keep one thread inside the namespace, for several calls in a row. The first call raises the error
+        if the namespace cannot be entered."""
         visit = Visit(self._fd)
         try:
             yield visit
@@ -155,10 +151,8 @@ class NetworkNamespace:
 
 
 class Visit:
-    """A thread inside a namespace that runs what it is given, one function at a time.
-
-    Made by :meth:`NetworkNamespace.enter`; for one caller, not safe for several threads.
-    """
+    """A thread inside a namespace that runs what it is given, one function at a time. Made by
+    :meth:`NetworkNamespace.enter`; for one caller, not safe for several threads."""
 
     def __init__(self, fd: int) -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -244,13 +238,8 @@ _COOKIE_BYTES = 8
 
 
 def read_netns_id(netns: NetworkNamespace) -> str:
-    """``cookie 4711``; from an older kernel ``inode 4:4026532321``, which the next namespace may have.
-
-    Costs one entry into the namespace.
-
-    Raises:
-        KernelError: the namespace could not be entered, or no socket be made there.
-    """
+    """``cookie 4711``; from an older kernel ``inode 4:4026532321``, which the next namespace may have. Costs
+    one entry into the namespace."""
     try:
         return f"cookie {netns.run(_read_cookie)}"
     except OSError as error:
@@ -266,11 +255,7 @@ def read_netns_id(netns: NetworkNamespace) -> str:
 
 def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
     """The namespace at a path that was noted with its name earlier; ``None`` where it is gone. What is there
-    under the same path is another pod's then. An empty ``netns_id`` is of a record without one.
-
-    Raises:
-        KernelError: what is there cannot be opened or entered.
-    """
+    under the same path is another pod's then. An empty ``netns_id`` is of a record without one."""
     if not path:
         return None
     try:

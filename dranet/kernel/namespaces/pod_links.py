@@ -26,14 +26,7 @@ from msgspec.structs import replace
 from dranet.errors import KernelError
 from dranet.kernel.counters import CountedLink, parse_counted_link
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.rtnl import (
-    RTM_DELLINK,
-    RTM_GETLINK,
-    RTM_NEWLINK,
-    RTNLGRP_LINK,
-    decode,
-    link_header,
-)
+from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.socket import (
     NETLINK_ROUTE,
     NLM_F_DUMP,
@@ -76,9 +69,7 @@ class PodLinks:
 
     def follow(self, pod_uid: str, netns: NetworkNamespace) -> None:
         """Follow the links in ``netns``, which stays the caller's; instead of another one of the same pod.
-
-        Raises nothing: a pod whose links cannot be followed has NICs of unknown health, and runs.
-        """
+        Raises nothing: a pod whose links cannot be followed has NICs of unknown health, and runs."""
         try:
             mine = NetworkNamespace.from_fd(netns.fileno())
         except (KernelError, OSError, ValueError) as error:  # ValueError: it has been closed
@@ -183,7 +174,7 @@ class _FollowedPod:
     def _open_inside(self) -> None:
         """On the thread, which goes on when the loop ends: it releases what was closed meanwhile."""
         try:
-            self._sock = self.netns.run(lambda: open_notifications(NETLINK_ROUTE, RTNLGRP_LINK))
+            self._sock = self.netns.run(lambda: open_notifications(NETLINK_ROUTE, rtnl.RTNLGRP_LINK))
         finally:
             with self._lock:
                 self._is_opening = False
@@ -195,8 +186,8 @@ class _FollowedPod:
         """Request all links again, unless the answer to an earlier request is still arriving."""
         if self._sock is None or self._unseen is not None:
             return
-        body = link_header()
-        header = struct.pack("=IHHII", 16 + len(body), RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
+        body = rtnl.link_header()
+        header = struct.pack("=IHHII", 16 + len(body), rtnl.RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
         try:
             self._sock.send(header + body)
         except OSError as error:
@@ -268,9 +259,9 @@ class _FollowedPod:
             for ifindex in self._unseen or ():
                 self.links.pop(ifindex, None)
             self._unseen = None
-        elif kind in (RTM_NEWLINK, RTM_DELLINK) and payload[:1] == bytes([socket.AF_UNSPEC]):
+        elif kind in (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK) and payload[:1] == bytes([socket.AF_UNSPEC]):
             try:
-                self._note_link(decode(parse_counted_link, payload), is_gone=kind == RTM_DELLINK)
+                self._note_link(rtnl.decode(parse_counted_link, payload), is_gone=kind == rtnl.RTM_DELLINK)
             except KernelError as error:  # such as a name of odd bytes; it must not hide the links behind it
                 log.debug("odd message about a pod's link: %s", error)
 

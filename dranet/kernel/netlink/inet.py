@@ -102,10 +102,8 @@ _OUTPUT_ATTRIBUTES = frozenset({RTA_OIF, RTA_MULTIPATH, RTA_NH_ID})
 
 
 def parse_address(payload: bytes, names: Mapping[int, str]) -> tuple[int, Address] | None:
-    """Parse RTM_NEWADDR into (ifindex, address); ``None`` for a family other than IPv4 and IPv6.
-
-    ``names`` maps ifindex to name: a label that only repeats the name is left out.
-    """
+    """Parse RTM_NEWADDR into (ifindex, address); ``None`` for a family other than IPv4 and IPv6. ``names``
+    maps ifindex to name: a label that only repeats the name is left out."""
     family, prefix_length, header_flags, scope, ifindex = _ADDRESS.unpack_from(payload)
     if family not in _FAMILIES:
         return None
@@ -187,10 +185,8 @@ SETTABLE_ADDRESS_FLAGS = IFA_F_NODAD | IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUT
 
 
 def add_address_request(ifindex: int, address: Address, link: str, skip_dad: bool = False) -> Request:
-    """Add an address, or bring one that is there to these flags and lifetimes.
-
-    ``skip_dad``: an IPv6 address is usable at once instead of tentative for a second or more.
-    """
+    """Add an address, or bring one that is there to these flags and lifetimes. ``skip_dad``: an IPv6 address
+    is usable at once instead of tentative for a second or more."""
     flags = address.flags & SETTABLE_ADDRESS_FLAGS
     if skip_dad and ":" in address.cidr:
         flags |= IFA_F_NODAD
@@ -348,10 +344,8 @@ def dump_routes_request(family: int, table: int = 0, ifindex: int = 0) -> Reques
 
 
 def find_route_request(address: str) -> Request:
-    """Ask by which route the kernel reaches an address: the table's own entry, every next hop (Linux 4.13).
-
-    A route that leads nowhere is a refusal (``ENETUNREACH``, ``EHOSTUNREACH``, ``EACCES``, ``EINVAL``).
-    """
+    """Ask by which route the kernel reaches an address: the table's own entry, every next hop (Linux 4.13). A
+    route that leads nowhere is a refusal (``ENETUNREACH``, ``EHOSTUNREACH``, ``EACCES``, ``EINVAL``)."""
     packed = ip_address(address).packed
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     header = _ROUTE.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, RTM_F_FIB_MATCH)
@@ -458,7 +452,8 @@ def parse_routes(rtnl: NetlinkSocket, payloads: Iterable[bytes], warnings: list[
     """Parse RTM_NEWROUTE messages, with the outputs of their nexthop objects if they name no others.
 
     A unicast route that still has no output named an object that is gone meanwhile, or that the kernel
-    refused to return."""
+    refused to return.
+    """
 
     def parse_with_object(payload: bytes) -> tuple[Route, int] | None:
         route = parse_route(payload)

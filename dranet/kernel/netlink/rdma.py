@@ -39,10 +39,8 @@ _NETNS_MODE_EXCLUSIVE = 0
 
 
 def read_netns_exclusive(warnings: list[str]) -> bool:
-    """Whether RDMA devices belong to one network namespace each (``rdma system``).
-
-    ``False`` where the kernel has no RDMA netlink; another failure adds a warning and reads as shared.
-    """
+    """Whether RDMA devices belong to one network namespace each (``rdma system``). ``False`` where the kernel
+    has no RDMA netlink; another failure adds a warning and reads as shared."""
     try:
         with NetlinkSocket.open(NETLINK_RDMA) as rdma:
             answers = rdma.request(Request(RDMA_NLDEV_SYS_GET, b"", operation="read RDMA namespace mode"))
@@ -203,14 +201,8 @@ _PORT_INDEX, _LID, _PORT_STATE, _PORT_PHYSICAL_STATE = 3, 9, 12, 13
 
 _STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 _PHYSICAL_STATES = (
-    "",
-    "Sleep",
-    "Polling",
-    "Disabled",
-    "PortConfigurationTraining",
-    "LinkUp",
-    "LinkErrorRecovery",
-)
+    "", "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery",
+)  # fmt: skip
 """As sysfs writes them (``drivers/infiniband/core/sysfs.c``)."""
 
 
@@ -218,22 +210,13 @@ def read_ports_here(name: str) -> tuple[RdmaPort, ...] | None:
     """Number, state and link layer of each port, in the calling thread's namespace; ``None`` where there is
     no such device."""
     with NetlinkSocket.open(NETLINK_RDMA) as rdma:
-        index = _find_index(rdma, name)
+        index = next((found.number for found in _iter_devices(rdma, name) if found.name == name), None)
         if index is None:
             return None
         request = Request(
             _PORT_GET, attribute_u32(RDMA_ATTR_DEV_INDEX, index), operation="read ports", link=name
         )
         return tuple(_parse_port(payload) for payload in rdma.dump(request))
-
-
-def _find_index(rdma: NetlinkSocket, name: str) -> int | None:
-    wanted = frozenset({RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME})
-    for payload in rdma.dump(Request(RDMA_NLDEV_GET, b"", operation="read RDMA devices", link=name)):
-        found = parse_attributes(payload, 0, wanted)
-        if found.get(RDMA_ATTR_DEV_NAME, b"").rstrip(b"\0") == name.encode():
-            return _u32(found.get(RDMA_ATTR_DEV_INDEX, b""))
-    return None
 
 
 def _parse_port(payload: bytes) -> RdmaPort:

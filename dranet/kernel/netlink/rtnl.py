@@ -262,10 +262,8 @@ def get_link_request(ifindex: int = 0, ifname: str = "") -> Request:
 
 
 def dump_links_request(kind: str = "", master: int = 0) -> Request:
-    """Ask for all links without statistics, or for those of one kind or with one master.
-
-    The kernel filters; it does not for a kind that it does not have.
-    """
+    """Ask for all links without statistics, or for those of one kind or with one master. The kernel filters;
+    it does not for a kind that it does not have."""
     body = link_header() + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
     if master:
         body += attribute_u32(IFLA_MASTER, master)
@@ -436,10 +434,8 @@ def add_rule_request(rule: AddRule, link: str) -> Request:
 
 
 def delete_rule_request(rule: AddRule, link: str) -> Request:
-    """Remove a rule that was added by :func:`add_rule_request`.
-
-    The kernel takes the first one that has all of this, and perhaps more: give the priority.
-    """
+    """Remove a rule that was added by :func:`add_rule_request`. The kernel takes the first one that has all
+    of this, and perhaps more: give the priority."""
     return Request(RTM_DELRULE, _rule_body(rule), operation=f"remove rule {rule_text(rule)}", link=link)
 
 

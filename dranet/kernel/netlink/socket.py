@@ -2,7 +2,8 @@
 
 This module speaks netlink (``Documentation/userspace-api/netlink/intro.rst``) with the kernel and knows no
 family: links and routes are in ``rtnl``, RDMA in ``rdma``. It is written for bulk: attributes are
-decoded flat and only those that were asked for, and several requests go out in one ``send``.
+decoded flat and only those that were asked for, and several requests go out in one ``send``. What the kernel
+refuses is raised as a ``KernelError`` with its errno.
 """
 
 from __future__ import annotations
@@ -65,9 +66,7 @@ _ANSWER_TIMEOUT = struct.pack("@ll", 5, 0)
 
 class Request(Struct, frozen=True):
     """One netlink request: message type, flags beyond REQUEST and ACK, and the body after the header.
-
-    ``operation`` and ``link`` are for the error text: ``set mtu`` of ``eth1``.
-    """
+    ``operation`` and ``link`` are for the error text: ``set mtu`` of ``eth1``."""
 
     type: int
     body: bytes
@@ -127,9 +126,8 @@ def iter_attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]
 
 
 def parse_attributes(data: bytes, offset: int, wanted: frozenset[int]) -> dict[int, bytes]:
-    """Collect the wanted attributes; the last one of a kind wins.
-
-    The loop of :func:`iter_attributes` written flat: a scan of 1,000 links passes here 50,000 times."""
+    """Collect the wanted attributes; the last one of a kind wins. The loop of :func:`iter_attributes` written
+    flat: a scan of 1,000 links passes here 50,000 times."""
     found: dict[int, bytes] = {}
     end = len(data)
     unpack = _ATTRIBUTE.unpack_from
@@ -201,10 +199,8 @@ def kernel_error(
 
 
 class NetlinkSocket:
-    """A netlink socket for requests. It stays in the namespace where ``sock`` was made.
-
-    Not safe for threads: one call at a time. Close it, or use it as a context manager.
-    """
+    """A netlink socket for requests. It stays in the namespace where ``sock`` was made. Not safe for threads:
+    one call at a time. Close it, or use it as a context manager."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -232,11 +228,7 @@ class NetlinkSocket:
         return self._sock.fileno()
 
     def request(self, request: Request) -> tuple[Message, ...]:
-        """Send one request and return its answers.
-
-        Raises:
-            KernelError: the kernel refused.
-        """
+        """Send one request and return its answers; a refusal is raised."""
         (outcome,) = self.batch([request])
         if isinstance(outcome, KernelError):
             raise outcome
@@ -245,10 +237,8 @@ class NetlinkSocket:
     def batch(self, requests: Sequence[Request]) -> list[Outcome]:
         """Send requests together and return one outcome each, in order.
 
-        The kernel works through them in order and does not stop at a refusal.
-
-        Raises:
-            KernelError: the socket itself failed (the results of the requests are unknown).
+        The kernel works through them in order and does not stop at a refusal. What is raised means that the
+        socket itself failed: the results are unknown.
         """
         outcomes: list[Outcome] = []
         for start in range(0, len(requests), _REQUESTS_PER_SEND):
@@ -271,13 +261,8 @@ class NetlinkSocket:
         return outcomes
 
     def dump(self, request: Request) -> list[bytes]:
-        """Return the payload of every message of a dump.
-
-        A dump that the kernel marks as interrupted by a change is read again.
-
-        Raises:
-            KernelError: refused, or still interrupted after ten attempts (EINTR).
-        """
+        """Return the payload of every message of a dump. One that the kernel marks as interrupted by a change
+        is read again, up to ten times (EINTR)."""
         for _ in range(_DUMP_ATTEMPTS):
             payloads, is_whole = self._dump_once(request)
             if is_whole:
@@ -287,13 +272,8 @@ class NetlinkSocket:
         )
 
     def dump_start(self, request: Request, is_past: Callable[[bytes], bool]) -> list[bytes]:
-        """Return the payloads of a dump before the first that ``is_past``.
-
-        The rest is never read, so the socket is of no further use: close it.
-
-        Raises:
-            KernelError: refused, or interrupted by a change (EINTR).
-        """
+        """Return the payloads of a dump before the first that ``is_past``; EINTR if a change interrupted it.
+        The rest is never read, so the socket is of no further use: close it."""
         payloads, is_whole = self._dump_once(request, is_past)
         if not is_whole:
             raise kernel_error(errno.EINTR, "", request.operation, request.link)
@@ -357,11 +337,8 @@ def open_raw_socket(protocol: int) -> socket.socket:
 
 
 def open_notifications(protocol: int, *groups: int) -> socket.socket:
-    """A non-blocking socket for the notifications of multicast groups, in the calling thread's namespace.
-
-    Raises:
-        KernelError: as :func:`open_raw_socket`, or the kernel does not let it join a group.
-    """
+    """A non-blocking socket for the notifications of multicast groups, otherwise as
+    :func:`open_raw_socket`."""
     sock = open_raw_socket(protocol)
     try:
         sock.setblocking(False)
@@ -412,11 +389,7 @@ def genl_body(command: int, *attributes: bytes, version: int = 1) -> bytes:
 
 
 def resolve_family(genl: NetlinkSocket, name: str) -> int:
-    """The message type of a family; the kernel is asked once in the life of the process.
-
-    Raises:
-        KernelError: the kernel has no such family (ENOENT), or netlink failed.
-    """
+    """The message type of a family, or ENOENT; the kernel is asked once in the life of the process."""
     known = _families.get(name)
     if known is not None:
         return known
@@ -460,10 +433,7 @@ class Rights(Struct, frozen=True):
 
 
 def read_rights(status: Path = _STATUS) -> Rights:
-    """
-    Raises:
-        OSError: procfs is not mounted.
-    """
+    """An ``OSError`` means that procfs is not mounted."""
     fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
     return Rights(
         int(fields.get("CapEff", "0"), 16),
@@ -509,11 +479,8 @@ _reported: set[tuple[str, str]] = set()
 
 
 def report_unreadable(link: str, part: str, error: KernelError) -> None:
-    """Log a failed read once for each link and part. EOPNOTSUPP means a driver without such settings.
-
-    Raises:
-        KernelError: the link is gone (ENODEV).
-    """
+    """Log a failed read once for each link and part. EOPNOTSUPP means a driver without such settings; ENODEV,
+    that the link is gone, is raised."""
     if error.errno == errno.ENODEV:
         raise error
     if error.errno != errno.EOPNOTSUPP and (link, part) not in _reported:

@@ -74,7 +74,8 @@ def read_traffic_control(rtnl: NetlinkSocket, ifindex: int) -> tuple[TrafficCont
     """Read the qdiscs and classes that a program added to the link, parents before children, else by handle.
 
     The kernel's own defaults have no handle (nor have the queues' below ``mq`` and the packets' below a
-    class) and come back by themselves. Counters are left out, so that two readings can be compared."""
+    class) and come back by themselves. Counters are left out, so that two readings can be compared.
+    """
     found = [qdisc.item for qdisc in _read_qdiscs(rtnl, ifindex)]
     if any(item.kind in _CLASS_KINDS for item in found):
         body = TCMSG.pack(0, ifindex, 0, 0, 0)
@@ -87,10 +88,8 @@ def read_traffic_control(rtnl: NetlinkSocket, ifindex: int) -> tuple[TrafficCont
 
 
 def add_requests(ifindex: int, items: Iterable[TrafficControl], link: str) -> list[Request]:
-    """Put qdiscs and classes on a link that has only the kernel's own, in the order of ``items``.
-
-    One that is there already with the same handle and kind is changed, where its kind can be changed.
-    """
+    """Put qdiscs and classes on a link that has only the kernel's own, in the order of ``items``. One that is
+    there already with the same handle and kind is changed, where its kind can be changed."""
     return [_add_request(ifindex, item, link) for item in items]
 
 
@@ -300,7 +299,8 @@ def read_filters(rtnl: NetlinkSocket, ifindex: int) -> tuple[str, ...]:
     """Describe what is on the link besides its qdiscs and classes, and cannot be restored.
 
     Filters that are no programs of the traffic hooks (``u32 filter 800::800 on ingress``), blocks of filters
-    that several links share, and size tables."""
+    that several links share, and size tables.
+    """
     qdiscs = _read_qdiscs(rtnl, ifindex)
     words = [f"block {block} of shared filters" for qdisc in qdiscs for block in qdisc.blocks]
     tables = (qdisc.item for qdisc in qdiscs if qdisc.has_size_table)

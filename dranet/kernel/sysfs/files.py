@@ -72,10 +72,8 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class PseudoFiles:
-    """Attributes below ``root``. Paths are relative, without a leading slash.
-
-    ``warnings`` collects one line for each thing that could not be read or understood.
-    """
+    """Attributes below ``root``. Paths are relative, without a leading slash. ``warnings`` collects one line
+    for each thing that could not be read or understood."""
 
     def __init__(self, root: Path, warnings: list[str]) -> None:
         self._root = str(root)
@@ -98,27 +96,30 @@ class PseudoFiles:
             return False
 
     def text(self, path: str) -> str:
-        """The attribute without surrounding white space; empty where there is no such fact.
-
-        It is printable: what is not comes as U+FFFD, with a warning. More than a page is no fact.
-        """
-        content = self._read(path, _read_once)
+        """The attribute without surrounding white space; empty where there is no such fact. It is printable:
+        what is not comes as U+FFFD, with a warning. More than a page is no fact."""
+        # sysfs returns an attribute in one read. More than its bound is not an attribute.
+        content = self._read(path, lambda fd: os.read(fd, _ATTRIBUTE_BYTES + 1))
         if len(content) > _ATTRIBUTE_BYTES:
             self.warn(path, f"left out: more than the {_ATTRIBUTE_BYTES} bytes that an attribute can have")
             return ""
-        return self._printable(path, content.decode(errors="surrogateescape").strip(_BLANK))
+        value = content.decode(errors="surrogateescape").strip(_BLANK)
+        if value.isprintable():
+            return value
+        self.warn(path, f"odd bytes in the text: {value[:40]!r}")
+        return printable(value)
 
     def whole_text(self, path: str) -> str:
         """As :meth:`text` for files of many lines (``/proc/devices``): the first 256 KiB, with
         replacements for bytes that are not UTF-8."""
-        content = self._read(path, _read_whole)
+        content = self.content(path, _WHOLE_BYTES + 1)
         if len(content) > _WHOLE_BYTES:
             self.warn(path, f"cut: more than {_WHOLE_BYTES} bytes")
         return content[:_WHOLE_BYTES].decode(errors="replace")
 
     def content(self, path: str, most: int = _WHOLE_BYTES) -> bytes:
         """The first ``most`` bytes of a file that is no text, or longer than 256 KiB."""
-        return self._read(path, lambda fd: _read_up_to(fd, most))[:most]
+        return self._read(path, lambda fd: _read_up_to(fd, most))
 
     def _read(self, path: str, read: Callable[[int], bytes]) -> bytes:
         """What ``read`` makes of the open file; nothing where there is no such fact."""
@@ -133,12 +134,6 @@ class PseudoFiles:
         except OSError as error:
             self._warn_unless_no_fact(path, error)
         return b""
-
-    def _printable(self, path: str, value: str) -> str:
-        if value.isprintable():
-            return value
-        self.warn(path, f"odd bytes in the text: {value[:40]!r}")
-        return printable(value)
 
     def integer(self, path: str, base: int = 10, least: int = 0, most: int = _MOST_INTEGER) -> int | None:
         """The attribute as a number (``base=16`` takes ``0x8086``); ``None`` where there is no such fact or
@@ -179,10 +174,8 @@ class PseudoFiles:
         return found
 
     def entries(self, path: str) -> list[str]:
-        """Return the sorted names in a directory, 32,768 at most; empty if it does not exist.
-
-        Names that are not UTF-8 are left out, since no fact could hold them.
-        """
+        """Return the sorted names in a directory, 32,768 at most; empty if it does not exist. Names that are
+        not UTF-8 are left out, since no fact could hold them."""
         try:
             with os.scandir(f"{self._root}/{path}") as entries:
                 names = [entry.name for entry in islice(entries, MOST_ENTRIES + 1)]
@@ -248,15 +241,8 @@ class PseudoFiles:
             self.warn(path, str(error.strerror))
 
 
-def _read_once(fd: int) -> bytes:
-    return os.read(fd, _ATTRIBUTE_BYTES + 1)
-
-
-def _read_whole(fd: int) -> bytes:
-    return _read_up_to(fd, _WHOLE_BYTES + 1)
-
-
 def _read_up_to(fd: int, most: int) -> bytes:
+    """procfs returns a file in many reads."""
     content = b""
     while len(content) < most:
         piece = os.read(fd, most - len(content))
@@ -287,10 +273,8 @@ def is_pci_address(name: str) -> bool:
 
 
 def nearest_pci_address(home: str) -> str:
-    """Return the last PCI function on a path below ``devices/``; empty without one.
-
-    Virtio and auxiliary devices are below their function: ``.../0000:c1:00.0/virtio6/net/eth1``.
-    """
+    """Return the last PCI function on a path below ``devices/``; empty without one. Virtio and auxiliary
+    devices are below their function: ``.../0000:c1:00.0/virtio6/net/eth1``."""
     for component in reversed(home.split("/")):
         if _PCI_ADDRESS.fullmatch(component):
             return component
@@ -312,12 +296,14 @@ class _NodeProc:
 
 def use_node_proc(root: Path) -> None:
     _NodeProc.root = root
-    _find.cache_clear()
+    find_node_proc.cache_clear()
 
 
+@cache
 def find_node_proc(part: str) -> str:
     """The path of a part of it: ``sys/net``."""
-    return _find(_NodeProc.root, part)
+    root = _NodeProc.root
+    return str((root if (root / part).exists() else _OWN) / part)
 
 
 def find_path_of_process(path: str) -> str:
@@ -329,20 +315,8 @@ def find_path_of_process(path: str) -> str:
     return path
 
 
-@cache
-def _find(root: Path, part: str) -> str:
-    return str((root if (root / part).exists() else _OWN) / part)
-
-
-# --- boot -----------------------------------------------------------------------------------------------
-
-
 def read_boot_id(procfs_root: Path) -> str:
-    """The kernel's random id of this boot (``random(4)``), 36 characters.
-
-    Raises:
-        KernelError: it cannot be read.
-    """
+    """The kernel's random id of this boot (``random(4)``), 36 characters; a ``KernelError`` without it."""
     path = procfs_root / "sys/kernel/random/boot_id"
     try:
         boot_id = path.read_text().strip()
@@ -372,20 +346,14 @@ def read_boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# --- processor ------------------------------------------------------------------------------------------
-
-_VENDOR, _FAMILY, _MODEL = "vendor_id", "cpu family", "model"
-
-
 def read_processor(procfs_root: Path) -> Processor:
     """Read the first processor (``proc_cpuinfo(5)``). Missing fields are empty: ARM has other names."""
     fields: dict[str, str] = {}
     for line in PseudoFiles(procfs_root, []).whole_text("cpuinfo").splitlines():
         name, _, value = line.partition(":")
         fields.setdefault(name.strip(), value.removeprefix(" "))
-    return Processor(
-        fields.get(_VENDOR, ""), parse_number(fields.get(_FAMILY, "")), parse_number(fields.get(_MODEL, ""))
-    )
+    family, model = (parse_number(fields.get(name, "")) for name in ("cpu family", "model"))
+    return Processor(fields.get("vendor_id", ""), family, model)
 
 
 # --- network sysctls (``Documentation/networking/ip-sysctl.rst``) --------------------------------------
@@ -410,12 +378,8 @@ _WRITABLE_BY_ANY = 0o222
 
 
 def read_sysctl(path: str) -> str:
-    """The value of ``ipv4/conf/eth1/forwarding``, without the line's end.
-
-    Raises:
-        KernelError: the file does not exist, or its value cannot be read (EIO: ``stable_secret`` without
-        one).
-    """
+    """The value of ``ipv4/conf/eth1/forwarding``, without the line's end; EIO for a ``stable_secret`` without
+    one."""
     try:
         return _read_file(_locate(path))
     except OSError as error:
@@ -441,9 +405,8 @@ def write_sysctl(path: str, value: str) -> str:
 def _write_file(full: str, value: bytes) -> None:
     descriptor = os.open(full, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        if not value or os.write(descriptor, value) != len(
-            value
-        ):  # the kernel accepts an empty write and does nothing
+        # The kernel accepts an empty write and does nothing.
+        if not value or os.write(descriptor, value) != len(value):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     finally:
         os.close(descriptor)
@@ -460,9 +423,8 @@ def read_link_sysctls(ifname: str) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for folder in LINK_FOLDERS:
-        with suppress(
-            OSError
-        ):  # the link has no such part (IPv6 is off, or its MTU is too small), or is gone
+        # The link may have no such part (IPv6 is off, or its MTU is too small), or be gone.
+        with suppress(OSError):
             found |= _read_folder(folder, ifname)
     return found
 
@@ -489,10 +451,7 @@ def _read_folder(folder: str, ifname: str) -> dict[str, str]:
 @cache
 def _list_settable(folder: str) -> tuple[str, ...]:
     """The files that every link has in this folder, as seen on ``lo``: the kernel has one list for all.
-
-    Raises:
-        OSError: the kernel has no such folder (and is asked again the next time).
-    """
+    An ``OSError`` without the folder is not kept: it is asked for again the next time."""
     with os.scandir(f"{find_node_proc(SYSCTLS)}/{folder}/lo") as entries:
         return tuple(
             entry.name
@@ -517,11 +476,7 @@ def _read_file(path: str, folder: int | None = None) -> str:
 
 
 def _locate(path: str) -> str:
-    """The full path of one that stays below the root. The names of links may have dots.
-
-    Raises:
-        KernelError: it would leave ``/proc/sys/net`` (EINVAL).
-    """
+    """The full path of one that stays below the root, else EINVAL. The names of links may have dots."""
     parts = path.split("/")
     if any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise KernelError(

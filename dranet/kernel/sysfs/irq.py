@@ -28,11 +28,8 @@ _KEPT_FREE = (f"{_CPUS}/isolated", f"{_CPUS}/nohz_full", "fs/cgroup/cpuset.cpus.
 
 
 def read_cpu_layout(sysfs: PseudoFiles, procfs: PseudoFiles) -> CpuLayout:
-    """Read the CPUs of the node as they are now.
-
-    CPUs that are kept free of interrupts are missing from the kernel's default: by ``irqaffinity=``, tuned,
-    or a runtime for a pod that requests it.
-    """
+    """Read the CPUs of the node as they are now. CPUs that are kept free of interrupts are missing from the
+    kernel's default: by ``irqaffinity=``, tuned, or a runtime for a pod that requests it."""
     online = parse_cpu_list(sysfs.text(f"{_CPUS}/online"))
     kept_free = {cpu for path in _KEPT_FREE for cpu in parse_cpu_list(sysfs.text(path))}
     if serving := read_default_cpus(procfs):
@@ -100,11 +97,7 @@ class InterruptFiles:
         return usual
 
     def choose_online(self, cpus: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of ``cpus`` that are online, in order: some may have gone since Prepare.
-
-        Raises:
-            KernelError: none is.
-        """
+        """Those of ``cpus`` that are online, in order: some may have gone since Prepare. None is an error."""
         online = set(self._read_layout().online)
         chosen = tuple(cpu for cpu in cpus if cpu in online)
         if not chosen:
@@ -125,11 +118,7 @@ class InterruptFiles:
         return queues
 
     def place(self, irq: int, cpu_list: str) -> None:
-        """Let an interrupt go to these CPUs alone.
-
-        Raises:
-            KernelError: the kernel refused; ``MissingFeature`` if this one cannot be placed.
-        """
+        """Let an interrupt go to these CPUs alone; ``MissingFeature`` if this one cannot be placed."""
         try:
             (self._folder / str(irq) / "smp_affinity_list").write_text(cpu_list)
         except OSError as error:
