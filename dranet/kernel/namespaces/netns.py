@@ -49,8 +49,8 @@ class NetworkNamespace:
     """
 
     def __init__(self, fd: int, path: str = "") -> None:
-        """Take over ``fd``, a descriptor of a namespace; it is closed by :meth:`close`, and at once where it
-        is none of a network (``NetworkNamespaceGone``)."""
+        """Take over ``fd``; it is closed by :meth:`close`, and at once where it is not of a network namespace
+        (``NetworkNamespaceGone``)."""
         self._fd = fd
         self.path = path
         try:
