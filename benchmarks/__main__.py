@@ -32,6 +32,7 @@ NAMES = (
     "explain",
     "image",
     "scrape",
+    "store",
 )
 MODEL = "alignment_model"
 """Measures nothing and has files of its own, so it runs only where it is named, alone."""

@@ -73,7 +73,7 @@ class _Claims:
     """What store, inventory, health watch and alignment checks hold for this many pods."""
 
     def __init__(self, pods: Iterable[int], nics: int) -> None:
-        self.records = tuple(_build_claim(pod, nics) for pod in pods)
+        self.records = tuple(build_claim(pod, nics) for pod in pods)
         devices = [prepared.device for record in self.records for prepared in record.devices]
         self.view = View(offered={device.name: device for device in devices})
 
@@ -88,7 +88,8 @@ _PCIE = PcieLink(32.0, 16, 32.0, 16, 32.0, 16)
 _NEAR = Verdict((), None, Distance.PIX, Distance.PIX)
 
 
-def _build_claim(number: int, nics: int) -> PreparedClaim:
+def build_claim(number: int, nics: int) -> PreparedClaim:
+    """Return the record of an attached claim of a pod."""
     return PreparedClaim(
         ClaimRef("team-a", f"claim-{number}", f"claim-{number}"),
         PodRef("team-a", f"worker-{number}", f"pod-{number}"),
