@@ -101,7 +101,11 @@ class _Progress(Struct):
 
 
 class Attachments:
-    """The attached devices of this node. One lock: the kernel serialises namespace moves anyway."""
+    """The attached devices of this node. One lock: the kernel serialises namespace moves anyway.
+
+    Methods with a ``deadline`` (``time.monotonic()``) wait until then for others, and for the kernel where
+    they ask it; they raise :class:`KernelError` where others take longer or a namespace cannot be entered.
+    """
 
     def __init__(
         self,
@@ -117,7 +121,6 @@ class Attachments:
         Args:
             uplink_rules: decide, at each attach, whether the node itself needs a link.
             on_released: called with releases that no caller asked for: a sandbox ended without notice.
-            interrupts: place the interrupts of devices; its ``sysfs_root`` shows which PCI functions exist.
         """
         self._metrics = metrics or Metrics().attach
         self._store = store
@@ -152,7 +155,6 @@ class Attachments:
                 self._namespaces.keep_only(self._store.get_all())
 
     def _locked_until(self, deadline: float) -> AbstractContextManager[None]:
-        """As :meth:`locked`, for a hook."""
         return self.locked(deadline - time.monotonic(), Reason.HOOK_DEADLINE_EXCEEDED)
 
     def attach_pod(
@@ -160,16 +162,14 @@ class Attachments:
     ) -> AttachReport | None:
         """Make sure that every prepared device of the pod is in its namespace, all or nothing.
 
-        Idempotent. It waits for other attaches and releases until ``deadline`` (``time.monotonic()``), and
-        takes the time that the drivers need from then on. It stops when the sandbox is stopped. ``expected``
-        makes it a no-op when the pod's records are no longer those (leases aside), or its release has begun
-        (reconcile works from a snapshot). Returns ``None`` when the pod has no devices, or is not to have
-        them.
+        Idempotent. It waits for others until ``deadline``, and takes the time that the drivers need from then
+        on. It stops when the sandbox is stopped. ``expected`` makes it a no-op when the pod's records are no
+        longer those (leases aside), or its release has begun (reconcile works from a snapshot). Returns
+        ``None`` when the pod has no devices, or is not to have them.
 
         Raises:
             ClaimError: the pod runs on the host's network, and a device needs a namespace.
-            KernelError: whatever the kernel refused, or others had the devices until ``deadline``
-                (``HookDeadlineExceeded``); the host is as before.
+            KernelError: whatever the kernel refused; the host is as before.
             StoreError: the disk refused; no container starts, and a later call finishes or releases.
         """
         with self._locked_until(deadline):
@@ -194,11 +194,8 @@ class Attachments:
     def set_links_down(self, claim_uid: str) -> None:
         """Set the links of a prepared claim down, so that the runtime's hook need not wait for their drivers.
 
-        A claim that is in a sandbox is left alone. :meth:`release_claim` sets them up again.
-
-        Raises:
-            KernelError: others have the devices for too long, or the kernel refused; the attach goes without.
-            DeviceError: a link is the node's uplink.
+        A claim that is in a sandbox is left alone. :meth:`release_claim` sets them up again. After an error
+        (DeviceError: a link is the node's uplink) the attach goes without.
         """
         with self.locked():
             claim = self._store.get(claim_uid)
@@ -219,51 +216,54 @@ class Attachments:
 
     def _attach(self, pod: PodSandbox, claims: tuple[PreparedClaim, ...]) -> tuple[AttachedLink, ...]:
         netns = NetworkNamespace.open(pod.place)
+        stays = all(claim.sandbox_id == pod.id for claim in claims)  # what was in the pod, also if this fails
         self._progress[pod.id] = _Progress(len(_plans(claims)))
         try:
-            placed = self._commit_place(pod, claims, read_netns_id(netns))
-
-            def read_nodes() -> None:
-                self._commit_nodes(placed, lambda: nullcontext(netns), time.monotonic() + _DISK_SECONDS)
-
-            def why_stop() -> str:
-                return "the pod sandbox has been stopped" if pod.id in self._stopped_sandboxes else ""
-
-            if pod.is_on_host_network:
-                links: tuple[AttachedLink, ...] = ()
-                read_nodes()
-            else:
-                links = attach(
-                    _plans(claims),
-                    netns,
-                    self._uplink_rules(),
-                    why_stop=why_stop,
-                    interrupts=self._interrupts,
-                    observe=partial(self._observe_step, pod),
-                    confirm=read_nodes,
-                )
-            reached(Failpoint.ATTACH_VERIFIED)
+            links = self._attach_in(netns, pod, claims)
+            stays = True
         except Exception:
             self._metrics.rolled_back()
-            was_there = all(claim.sandbox_id == pod.id for claim in claims)
-            if was_there and not pod.is_on_host_network:  # what was in the pod stays there
-                self._namespaces.hold(pod.uid, pod.id, netns)
-            else:
-                netns.close()
             for claim in claims:
                 self.gate.close(claim.claim.uid)  # it may have been open since an earlier attach
             raise
         finally:
             del self._progress[pod.id]
-        if pod.is_on_host_network:
-            netns.close()  # nothing of the pod is in it
-        else:
-            self._namespaces.hold(pod.uid, pod.id, netns)
+            if stays and not pod.is_on_host_network:
+                self._namespaces.hold(pod.uid, pod.id, netns)
+            else:
+                netns.close()  # nothing of the pod is in it
         for claim in claims:
             if not may_be_shared(claim):
                 self.gate.open(claim.claim.uid, pod.place)
             self.gate.note_attached(claim.claim.uid, pod.place)
             reached(Failpoint.ATTACH_GATE_OPENED)
+        return links
+
+    def _attach_in(
+        self, netns: NetworkNamespace, pod: PodSandbox, claims: Sequence[PreparedClaim]
+    ) -> tuple[AttachedLink, ...]:
+        placed = self._commit_place(pod, claims, read_netns_id(netns))
+
+        def read_nodes() -> None:
+            self._commit_nodes(placed, lambda: nullcontext(netns), time.monotonic() + _DISK_SECONDS)
+
+        def why_stop() -> str:
+            return "the pod sandbox has been stopped" if pod.id in self._stopped_sandboxes else ""
+
+        links: tuple[AttachedLink, ...] = ()
+        if pod.is_on_host_network:
+            read_nodes()
+        else:
+            links = attach(
+                _plans(claims),
+                netns,
+                self._uplink_rules(),
+                why_stop=why_stop,
+                interrupts=self._interrupts,
+                observe=partial(self._observe_step, pod),
+                confirm=read_nodes,
+            )
+        reached(Failpoint.ATTACH_VERIFIED)
         return links
 
     def _observe_step(self, pod: PodSandbox, step: str, seconds: float) -> None:
@@ -293,7 +293,6 @@ class Attachments:
 
         Raises:
             DeviceError: an RDMA device, or a node of it, is not there.
-            KernelError: as :meth:`find_missing`.
         """
         if not any(iter_nodes(self._get_moving(pod))):
             return ()
@@ -303,11 +302,7 @@ class Attachments:
             return tuple(iter_nodes(self._commit_nodes(claims, open_namespace, deadline)))
 
     def find_missing(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
-        """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel.
-
-        Raises:
-            KernelError: the namespace could not be entered, or others held the devices until ``deadline``.
-        """
+        """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel."""
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
             absent = [claim for claim in claims if not self.is_attached(claim, pod.id)]
@@ -315,11 +310,7 @@ class Attachments:
 
     def find_absent(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Names of the pod's prepared devices that are not in its namespace at all, or were never seen there
-        as planned; asks the kernel. What the pod's own processes have set on them since is theirs.
-
-        Raises:
-            KernelError: as :meth:`find_missing`.
-        """
+        as planned; asks the kernel. What the pod's own processes have set on them since is theirs."""
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
             if not all(self.is_attached(claim, pod.id) for claim in claims):
@@ -330,10 +321,6 @@ class Attachments:
         """Close the gates of a pod that lacks devices which are not on the host either; return their names.
 
         An attach would fail, after it had overwritten what the pod has set on the other devices.
-
-        Raises:
-            KernelError: as :meth:`find_missing`.
-            StoreError: a ready file cannot be removed.
         """
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
@@ -348,20 +335,12 @@ class Attachments:
 
     def is_namespace_gone(self, claim: PreparedClaim) -> bool:
         """Whether the path no longer leads to the namespace with the claim's devices. Our descriptor may be
-        its last reference.
-
-        Raises:
-            KernelError: the path leads to a namespace that cannot be identified.
-        """
+        its last reference."""
         with open_netns(claim.netns_path, claim.netns_id) or nullcontext() as opened:
             return opened is None
 
     def has_come_back(self, claim: PreparedClaim) -> bool:
-        """Whether a device of a claim without a sandbox is on the host as a pod had configured it.
-
-        Raises:
-            KernelError: netlink failed.
-        """
+        """Whether a device of a claim without a sandbox is on the host as a pod had configured it."""
         return bool(find_strayed(claim.plans))
 
     def _ask(
@@ -391,9 +370,6 @@ class Attachments:
 
         One report for each claim; a claim that is stuck (``error``) keeps no other one. ``timeout_seconds``
         is how long to wait for others, and for the kernel to bring NICs back from a dead namespace.
-
-        Raises:
-            KernelError: others hold the node's devices for too long.
         """
         self._stopped_sandboxes.add(pod.id)  # at once: a running attach must not attach again after us
         reports: dict[str, ReleaseReport] = {}
@@ -522,7 +498,7 @@ class Attachments:
         self._returning_since.pop(claim.claim.uid, None)
 
     def close(self) -> None:
-        """Let go of every held namespace; attached devices stay where they are."""
+        """Attached devices stay where they are."""
         with self._lock.close() as is_still:
             if is_still:
                 self._namespaces.keep_only(())
