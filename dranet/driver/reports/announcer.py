@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from dranet.claims.config import select_results
 from dranet.claims.report import (
     find_attached,
     report_attach_failed,
@@ -89,6 +88,8 @@ class Announcer:
         """Report a failure; ``claim`` is ``None`` if it could not be fetched."""
         self._metrics.claim_errors.labels("prepare", error.reason).inc()
         if claim is not None:
+            from dranet.claims.config import select_results  # loaded with what decodes claims
+
             ours = select_results(claim, self._driver_name)
             self._reporter.set_statuses(ref, [report_prepare_failed(own.result, error) for own in ours])
         self._warn(ObjectRef.of_claim(ref), EventReason.CLAIM_PREPARE_FAILED, f"{error.reason}: {error}")
