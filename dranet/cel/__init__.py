@@ -12,8 +12,7 @@ in ``tests/cel/conformance``. What Kubernetes has and this evaluator lacks is :c
 match". Kubernetes' cost limit is not enforced; bounds of our own take its place (:mod:`dranet.cel.checks`).
 """
 
-from dranet.cel.device import DeviceExpression, Version
-from dranet.cel.expression import MAX_EXPRESSION_LENGTH, ValueExpression
+from dranet.cel.expression import MAX_EXPRESSION_LENGTH, DeviceExpression, ValueExpression, Version
 from dranet.cel.values import CelError, NotJudged
 
 __all__ = ["MAX_EXPRESSION_LENGTH", "CelError", "DeviceExpression", "NotJudged", "ValueExpression", "Version"]

@@ -27,7 +27,7 @@ NODE_COMMANDS = {
     "devices": "dranet.cli.devices",
     "topology": "dranet.cli.topology",
     "claims": "dranet.cli.claims",
-    "capture": "dranet.cli.capture",
+    "capture": "dranet.cli.look",
     "doctor": "dranet.cli.doctor.command",
     "ready": "dranet.cli.pod",
     "seccomp": "dranet.cli.pod",

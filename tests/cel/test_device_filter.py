@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cel import CelError, DeviceExpression
-from dranet.cel.device import _older_names
-from dranet.cel.expression import significant_tokens
+from dranet.cel.expression import _older_names, significant_tokens
 from dranet.model.device import AttributeValue
 
 ATTRIBUTES: dict[str, AttributeValue] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dranet import __version__
-from dranet.cli import capture
+from dranet.cli import look
 from dranet.errors import SettingsError
 from dranet.model.capture import decode_capture
 from testbed.node.hardware import load_hardware
@@ -31,9 +31,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> SysfsTree:
 
 def run(tree: SysfsTree, *arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    capture.add_parser(parser.add_subparsers())
+    look.add_parser(parser.add_subparsers())
     roots = (f"--sysfs-root={tree.sysfs_root}", f"--procfs-root={tree.procfs_root}")
-    return int(capture.run(parser.parse_args(["capture", *roots, *arguments])))
+    return int(look.run(parser.parse_args(["capture", *roots, *arguments])))
 
 
 def test_everything_that_a_scan_finds_goes_to_standard_output(
@@ -152,7 +152,7 @@ def test_the_help_says_what_is_in_a_capture_and_what_redaction_takes_away(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     parser = argparse.ArgumentParser()
-    capture.add_parser(parser.add_subparsers())
+    look.add_parser(parser.add_subparsers())
     with pytest.raises(SystemExit):
         parser.parse_args(["capture", "--help"])
     text = " ".join(capsys.readouterr().out.split())

@@ -28,10 +28,10 @@ from typing import Any
 from msgspec import Struct
 
 from dranet import __version__
-from dranet.cli.capture import replace_file
 from dranet.cli.claims import build_document, look
 from dranet.cli.doctor.examine import Examination, Progress
 from dranet.cli.doctor.peers import FEATURES_PATH, NotListening, fetch_events, fetch_page
+from dranet.cli.look import replace_file
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.desk.redact.text import KNOWN_DOMAINS, redact_texts
 from dranet.errors import DranetError, SettingsError

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dranet.cel.device import AttributeScalar, Version, attribute_value, device_variables
 from dranet.cel.engine import Variables, bind
-from dranet.cel.expression import Expression
+from dranet.cel.expression import AttributeScalar, Expression, Version, attribute_value, device_variables
 from dranet.cel.values import NotJudged, new_quantity
 
 if TYPE_CHECKING:
