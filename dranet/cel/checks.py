@@ -7,7 +7,6 @@ doubles a text with every line, nor at ``lists.range(1000000000)``. Kubernetes r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -23,17 +22,8 @@ from dranet.cel.values import NotJudged
 _UNJUDGED = "cannot be judged here"
 _CONVERSIONS = ("duration", "timestamp", "int", "uint", "double", "bool")
 _OPTIONALS = frozenset(
-    {
-        "_?._",
-        "_[?_]",
-        "or",
-        "optional.of",
-        "optional.none",
-        "optional.ofNonZeroValue",
-        "first",
-        "last",
-        "type",
-    }
+    {"_?._", "_[?_]", "or", "first", "last", "type"}
+    | {"optional.of", "optional.none", "optional.ofNonZeroValue"}
 )
 _TYPES = frozenset(
     {"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint", "optional_type"}
@@ -41,9 +31,6 @@ _TYPES = frozenset(
 )
 _OF_LISTS = frozenset({"sum", "min", "max", "isSorted", "includes"})
 _PATTERNS = ("matches", "find", "findAll")
-_INTEGERS = ("isInteger", "asInteger")
-_WHOLE = re.compile(r"[+-]?\d+([kMGTPE]i?|Ki|[eE]\+?\d+)?", re.ASCII)
-"""A quantity that is written as a whole number."""
 
 
 def find_bad_literal(node: Node) -> str:
@@ -82,27 +69,6 @@ def check_handed_over(tree: Node) -> None:
     kept += [node.start for node in nodes if isinstance(node, Loop)]
     if any(map(_cannot_be_converted, kept)):
         raise NotJudged(f"{_UNJUDGED}: an optional or a type in a list, together with functions of lists")
-
-
-def check_differences(tree: Node) -> None:
-    """Raises NotJudged for that in which Kubernetes and the engine differ.
-
-    A quantity that is written as a fraction (``1.5Gi``, ``1000m``) is never an integer there; a sum of
-    quantities on the right of ``==`` is an error; ``getMilliseconds`` returns a whole duration in
-    milliseconds; every domain is a field of ``device.attributes``.
-    """
-    nodes = list(iter_nodes(tree))
-    asks_for_integer = any(isinstance(node, Call) and node.function in _INTEGERS for node in nodes)
-    for node in nodes:
-        match node:
-            case Call("_==_" | "_!=_", (_, Call("add" | "sub"))):
-                raise NotJudged(f"{_UNJUDGED}: a sum of quantities on the right of ==; put it on the left")
-            case Call("getMilliseconds"):
-                raise NotJudged(f"{_UNJUDGED}: the milliseconds of a duration")
-            case Call("quantity", (Const(str() as text),)) if asks_for_integer and not _WHOLE.fullmatch(text):
-                raise NotJudged(f"{_UNJUDGED}: whether {text!r}, no whole number, is an integer")
-            case Select(Name("device.attributes" | "device.capacity"), _, True):
-                raise NotJudged(f'{_UNJUDGED}: has() of a domain by field; use "domain" in device.attributes')
 
 
 def _cannot_be_converted(node: Node) -> bool:
@@ -164,17 +130,8 @@ _VARIABLES = Size(32, 32 * _ATTRIBUTE.weight)
 _VALUE = Size(10_240, 10_240)
 """The parameters of a claim."""
 _SMALL = frozenset(
-    {
-        "size",
-        "matches",
-        "contains",
-        "startsWith",
-        "endsWith",
-        "indexOf",
-        "lastIndexOf",
-        "isSorted",
-        "includes",
-    }
+    {"size", "matches", "contains", "startsWith", "endsWith", "indexOf", "lastIndexOf"}
+    | {"isSorted", "includes"}
     | {"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in", "int", "uint", "double", "bool", "charAt"}
 )
 """Functions whose result is a number, a bool or one character."""

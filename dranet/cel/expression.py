@@ -10,7 +10,7 @@ name that is not in the map is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,22 +34,23 @@ _MACROS = frozenset({"transformMap", "transformMapEntry"})
 
 
 class Dialect(NamedTuple):
-    """The variables of an expression, and the words of its messages."""
-
     variables: Variables
     noun: str
     missing_key: str
     """Beginning of the message about a missing key."""
     guard: str
     """How to guard against that."""
-    is_kubernetes: bool = False
-    """A cluster also evaluates such expressions. Messages cite them, because there are many."""
+    check_differences: Callable[[Node], None] | None = None
+    """Raises NotJudged for what a cluster, which evaluates such expressions as well, sees otherwise. Messages
+    cite them, because there are many."""
 
 
-_DEVICE_MISSING_KEY = "the device has no attribute or capacity"
-_DEVICE_GUARD = "guard it with has(...) or .?name.orValue(...), or test device.driver first"
-SELECTOR = Dialect(Variables.DEVICE, "selector", _DEVICE_MISSING_KEY, _DEVICE_GUARD, is_kubernetes=True)
-OPERATOR = Dialect(Variables.DEVICE_OLDER_FORM, "expression", _DEVICE_MISSING_KEY, _DEVICE_GUARD)
+OPERATOR = Dialect(
+    Variables.DEVICE_OLDER_FORM,
+    "expression",
+    "the device has no attribute or capacity",
+    "guard it with has(...) or .?name.orValue(...), or test device.driver first",
+)
 """Expressions of this node's operator, which may use DraNet's variable ``attributes``."""
 VALUE = Dialect(
     Variables.VALUE, "expression", "value has no", "guard it with has(...) or .?name.orValue(...)"
@@ -66,7 +67,7 @@ class Expression:
 
     __slots__ = ("_dialect", "_passes_tables_on", "_program", "expression")
 
-    def __init__(self, expression: str, dialect: Dialect = SELECTOR) -> None:
+    def __init__(self, expression: str, dialect: Dialect) -> None:
         noun = dialect.noun
         if len(expression) > MAX_EXPRESSION_LENGTH:
             raise CelError(f"{noun} has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} count")
@@ -160,15 +161,15 @@ def _read_error(value: Value) -> str:
 
 def _check_tree(expression: str, program: Program, dialect: Dialect) -> Node:
     """What the engine lets pass and a cluster does not. Loaded with the first expression."""
-    from dranet.cel.checks import check_bounds, check_differences, check_handed_over, find_bad_literal
+    from dranet.cel.checks import check_bounds, check_handed_over, find_bad_literal
     from dranet.cel.tree import parse_tree
 
     try:
         tree = parse_tree(program.serialize())
         check_bounds(tree)
         check_handed_over(tree)
-        if dialect.is_kubernetes:
-            check_differences(tree)
+        if dialect.check_differences is not None:
+            dialect.check_differences(tree)
     except NotJudged as error:
         raise NotJudged(f"{dialect.noun} {error}{_cite(expression, dialect)}") from error
     fault = find_bad_literal(tree)
@@ -178,7 +179,7 @@ def _check_tree(expression: str, program: Program, dialect: Dialect) -> Node:
 
 
 def _cite(expression: str, dialect: Dialect) -> str:
-    return f": {expression}" if dialect.is_kubernetes else ""
+    return f": {expression}" if dialect.check_differences is not None else ""
 
 
 _NO_OVERLOAD = re.compile(r"no matching overload for '(?P<name>\w+)' applied to '(?P<types>.*)'")
@@ -205,17 +206,13 @@ def _find_missing(expression: str, error: str) -> str:
     from dranet.cel.library import MISSING
 
     unknown = set(re.findall(r"undeclared reference to '([^']+)'", error))
-    if "device" in unknown and _names_whole_device(expression):
+    tokens = pairwise((*significant_tokens(expression), ""))
+    if "device" in unknown and any(a == "device" and b not in (".", "[") for a, b in tokens):
         return "device is known by its fields only"
     missing = sorted({name for name in unknown if name.partition(".")[0] in MISSING})
     if missing:
         return f"this evaluator lacks Kubernetes' {', '.join(missing)}"
     return _incomplete(_NO_OVERLOAD, error)
-
-
-def _names_whole_device(expression: str) -> bool:
-    tokens = [*significant_tokens(expression), ""]
-    return any(one == "device" and after not in (".", "[") for one, after in pairwise(tokens))
 
 
 def _incomplete(pattern: re.Pattern[str], error: str) -> str:

@@ -7,7 +7,7 @@ Macros are expanded in it: ``has(a.b)`` is a :class:`Select` that tests, ``exist
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dranet.cel.values import NotJudged
@@ -16,7 +16,7 @@ Fields = dict[int, list[Any]]
 """The fields of a protobuf message: field number -> values; a message or a text is bytes."""
 
 _TYPES, _EXPR, _VALUE_OF_ANY = 3, 4, 2
-_NUMBER, _CONST, _NAME, _SELECT, _CALL, _LIST, _STRUCT, _LOOP = 2, 3, 4, 5, 6, 7, 8, 9
+_NUMBER = 2
 _DYN, _ABSTRACT = 1, 14
 """Field numbers of a type: any, and one that holds another."""
 
@@ -78,7 +78,9 @@ def parse_tree(serialized: bytes) -> Node:
         NotJudged: it is nested too deeply to be looked at.
     """
     checked = read_fields(_first(read_fields(serialized), _VALUE_OF_ANY, b""))
-    types = _read_types(checked.get(_TYPES, ()))
+    pairs = [read_fields(entry) for entry in checked.get(_TYPES, ())]
+    found = {_first(pair, 1, 0): _first(pair, 2, b"") for pair in pairs}
+    types = {number: kind for number, kind in found.items() if _DYN not in read_fields(kind)}
     try:
         return _node(_first(checked, _EXPR, b""), types)
     except RecursionError:
@@ -86,7 +88,6 @@ def parse_tree(serialized: bytes) -> Node:
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """What a node is made of."""
     match node:
         case Select(operand):
             return (operand,)
@@ -100,7 +101,6 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def iter_nodes(tree: Node) -> Iterator[Node]:
-    """The tree and all that it is made of."""
     yield tree
     for child in children(tree):
         yield from iter_nodes(child)
@@ -110,22 +110,30 @@ _Types = Mapping[int, bytes]
 """By the number of an expression; one of which any type may come is not there."""
 
 
-def _read_types(entries: Iterable[bytes]) -> _Types:
-    pairs = (read_fields(entry) for entry in entries)
-    types = {_first(pair, 1, 0): _first(pair, 2, b"") for pair in pairs}
-    return {number: kind for number, kind in types.items() if _DYN not in read_fields(kind)}
-
-
 def _node(data: bytes, types: _Types) -> Node:
     fields = read_fields(data)
-    for number, build in _BUILDERS.items():
-        if number in fields:
-            node: Node = build(read_fields(fields[number][0]), types)
-            return node
+    kind = next((number for number in range(3, 10) if number in fields), 0)
+    inner = read_fields(fields[kind][0]) if kind else {}
+    match kind:
+        case 3:
+            return _const(inner)
+        case 4:
+            return Name(_text(inner, 1))
+        case 5:
+            return Select(_node(_first(inner, 1, b""), types), _text(inner, 2), bool(_first(inner, 3, 0)))
+        case 6:
+            args = (item for number in (1, 3) for item in inner.get(number, ()))
+            return Call(_text(inner, 2), tuple(_node(item, types) for item in args))
+        case 7:
+            return _list(inner, types)
+        case 8:
+            return _struct(inner, types)
+        case 9:
+            return _loop(inner, types)
     return Const(None)
 
 
-def _const(fields: Fields, _: _Types) -> Node:
+def _const(fields: Fields) -> Node:
     for number, values in fields.items():
         match number:
             case 2:
@@ -139,18 +147,6 @@ def _const(fields: Fields, _: _Types) -> Node:
             case 6:
                 return Const(values[0].decode())
     return Const(None)
-
-
-def _name(fields: Fields, _: _Types) -> Node:
-    return Name(_text(fields, 1))
-
-
-def _select(fields: Fields, types: _Types) -> Node:
-    return Select(_node(_first(fields, 1, b""), types), _text(fields, 2), bool(_first(fields, 3, 0)))
-
-
-def _call(fields: Fields, types: _Types) -> Node:
-    return Call(_text(fields, 2), tuple(_node(item, types) for n in (1, 3) for item in fields.get(n, ())))
 
 
 def _list(fields: Fields, types: _Types) -> Node:
@@ -182,22 +178,10 @@ def _loop(fields: Fields, types: _Types) -> Node:
     return Loop(variables, over, _text(fields, 3), start, condition, step, result)
 
 
-_BUILDERS = {
-    _CONST: _const,
-    _NAME: _name,
-    _SELECT: _select,
-    _CALL: _call,
-    _LIST: _list,
-    _STRUCT: _struct,
-    _LOOP: _loop,
-}
-
-
 # --- protobuf's wire form ------------------------------------------------------------------------------
 
 
 def read_fields(data: bytes) -> Fields:
-    """The fields of one message."""
     fields: Fields = {}
     for number, value in _iter_fields(data):
         fields.setdefault(number, []).append(value)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dranet.cel.engine import Variables, bind
-from dranet.cel.expression import AttributeScalar, Expression, Version, attribute_value, device_variables
+from dranet.cel.expression import (
+    OPERATOR,
+    AttributeScalar,
+    Expression,
+    Version,
+    attribute_value,
+    device_variables,
+)
+from dranet.cel.tree import Call, Const, Name, Node, Select, iter_nodes
 from dranet.cel.values import NotJudged, new_quantity
 
 if TYPE_CHECKING:
@@ -18,8 +27,46 @@ Attributes = Mapping[str, AttributeScalar | Sequence[AttributeScalar]]
 Capacity = Mapping[str, str | int]
 """Kubernetes quantities (``10Gi``, ``500m``)."""
 
-_compile = lru_cache(maxsize=1024)(Expression)
-"""One selector of a class is asked for by every claim that names the class."""
+_INTEGERS = ("isInteger", "asInteger")
+_WHOLE = re.compile(r"[+-]?\d+([kMGTPE]i?|Ki|[eE]\+?\d+)?", re.ASCII)
+"""A quantity that is written as a whole number."""
+
+
+def check_differences(tree: Node) -> None:
+    """Raises NotJudged for that in which Kubernetes and the engine differ.
+
+    A quantity that is written as a fraction (``1.5Gi``, ``1000m``) is never an integer there; a sum of
+    quantities on the right of ``==`` is an error; ``getMilliseconds`` returns a whole duration in
+    milliseconds; every domain is a field of ``device.attributes``.
+    """
+    nodes = list(iter_nodes(tree))
+    asks_for_integer = any(isinstance(node, Call) and node.function in _INTEGERS for node in nodes)
+    for node in nodes:
+        match node:
+            case Call("_==_" | "_!=_", (_, Call("add" | "sub"))):
+                raise NotJudged(
+                    "cannot be judged here: a sum of quantities on the right of ==; put it on the left"
+                )
+            case Call("getMilliseconds"):
+                raise NotJudged("cannot be judged here: the milliseconds of a duration")
+            case Call("quantity", (Const(str() as text),)) if asks_for_integer and not _WHOLE.fullmatch(text):
+                raise NotJudged(f"cannot be judged here: whether {text!r}, no whole number, is an integer")
+            case Select(Name("device.attributes" | "device.capacity"), _, True):
+                raise NotJudged(
+                    'cannot be judged here: has() of a domain by field; use "domain" in device.attributes'
+                )
+
+
+_SELECTOR = OPERATOR._replace(
+    variables=Variables.DEVICE, noun="selector", check_differences=check_differences
+)
+
+
+@lru_cache(maxsize=1024)
+def _compile(expression: str) -> Expression:
+    """Remembered: one selector of a class is asked for by every claim that names the class."""
+    return Expression(expression, _SELECTOR)
+
 
 _USES_OF_A_BINDING = 64
 """A binding costs as much as three evaluations, and one evaluation leaves about 200 bytes behind."""
