@@ -132,21 +132,13 @@ def make_file(path: Path, mode: int = FILE_MODE) -> None:
     try:
         descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
-        tighten_file(path, mode)
+        found = path.lstat()
+        _check_kind(found, path)
+        if found.st_mode & _ALL_RIGHTS & ~mode:
+            path.chmod(found.st_mode & mode)
     else:
         with os.fdopen(descriptor, "wb"):
             os.fchmod(descriptor, mode)
-
-
-def tighten_file(path: Path, mode: int = FILE_MODE) -> None:
-    """Take the rights away from a file that ``mode`` does not give; nothing there is fine."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    _check_kind(found, path)
-    if found.st_mode & _ALL_RIGHTS & ~mode:
-        path.chmod(found.st_mode & mode)
 
 
 def replace_file(
@@ -221,16 +213,15 @@ def _kind(mode: int) -> str:
 
 def sync_file(path: Path) -> None:
     """Make the content of a file survive a power cut."""
-    descriptor = open_file(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(open_file(path, os.O_RDONLY))
 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
+def _sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     finally:
@@ -321,7 +312,6 @@ class FileLock:
         raise AssertionError("waits never end")
 
     def release(self) -> None:
-        """Let the lock go; repeatable."""
         if self._held and self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._held = False
@@ -344,7 +334,6 @@ class FileLock:
         return f"process {pid}{pod_uid and f' of pod {pod_uid}'}" if pid.isdecimal() else ""
 
     def _read_holder(self) -> tuple[str, str]:
-        """Process id and pod UID; what is not there is empty."""
         try:
             text = read_file(self.path, _HOLDER_BYTES).decode(errors="replace")
         except OSError:
@@ -403,7 +392,9 @@ class NamedLocks:
         """Whether the lock of that name is held, in this process or another."""
         fd = self._open()
         try:
-            return _is_byte_locked(fd, _offset_of(name))
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _offset_of(name), 1, 0)
+            kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
+            return bool(kind != fcntl.F_UNLCK)
         except OSError as error:
             raise _unusable(self._path, error) from error
         finally:
@@ -416,7 +407,6 @@ class NamedLocks:
             raise _unusable(self._path, error) from error
 
     async def _lock_all(self, offsets: Iterable[int]) -> int:
-        """The descriptor that has the locks."""
         while True:
             fd = self._open()
             try:
@@ -456,12 +446,6 @@ def _try_lock_byte(fd: int, offset: int) -> bool:
             return True  # a read-only mount, where no process can prepare, and restores have the lock above
         raise
     return True
-
-
-def _is_byte_locked(fd: int, offset: int) -> bool:
-    request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
-    kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
-    return bool(kind != fcntl.F_UNLCK)
 
 
 def _waits() -> Iterator[float]:

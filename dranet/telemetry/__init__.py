@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dranet.telemetry.logs import ContextFilter, JsonFormatter, TextFormatter, set_up_logging
+from dranet.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
 from dranet.telemetry.metrics import HandoverMetrics, LeaseOutcome, Metrics, Outcome, PreparePhase
 from dranet.telemetry.node import AlignmentMetrics, HealthMetrics, InventoryMetrics, ScanKind, ScanPhase
 from dranet.telemetry.recorder import Recorder
 
 __all__ = [
     "AlignmentMetrics",
-    "ContextFilter",
     "HandoverMetrics",
     "HealthMetrics",
     "InventoryMetrics",

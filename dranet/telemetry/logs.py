@@ -1,4 +1,4 @@
-"""One format of log lines, with context."""
+"""One format of log lines, with context: ``log.info(..., extra={"context": {...}})``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ import time
 from typing import Any
 
 from dranet.terminal import printable
-
-
-class ContextFilter(logging.Filter):
-    """Gives every record a ``context`` mapping: ``log.info(..., extra={"context": {...}})``."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not hasattr(record, "context"):
-            record.context = {}
-        return True
 
 
 class TextFormatter(logging.Formatter):
@@ -56,10 +47,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(level: str, *, as_json: bool) -> None:
-    """Send all logs to standard error in one format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
-    handler.addFilter(ContextFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

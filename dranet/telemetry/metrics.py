@@ -62,8 +62,7 @@ class ApiMetrics:
         self.requests = r.counter(
             "dranet_api_requests_total",
             "requests to the API server, each try. A `watch` is counted when it begins, so this also counts "
-            "watches "
-            "that were restarted",
+            "watches that were restarted",
             {
                 "verb": verbs,
                 "resource": one_of(RESOURCES),
@@ -99,8 +98,6 @@ class ApiMetrics:
 
 
 class ReportMetrics:
-    """Claim statuses and Events."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.PEERS)
         kinds = {"kind": "`status`, `event`"}
@@ -120,8 +117,6 @@ class ReportMetrics:
 
 
 class KubeletMetrics:
-    """The kubelet's calls, and its registration of the driver."""
-
     def __init__(self, r: Recorder) -> None:
         r, claims = r.of(Group.PEERS), r.of(Group.CLAIMS)
         method = "`PrepareResourceClaims`, `UnprepareResourceClaims`"
@@ -143,8 +138,6 @@ class KubeletMetrics:
 
 
 class RuntimeMetrics:
-    """The runtime's hooks, and the connection to it."""
-
     def __init__(self, r: Recorder) -> None:
         r, claims = r.of(Group.PEERS), r.of(Group.CLAIMS)
         labels = {
@@ -204,8 +197,6 @@ class PreparePhase(StrEnum):
 
 
 class PrepareMetrics:
-    """Prepare and Unprepare, one claim at a time."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         self.prepare_seconds = r.histogram(
@@ -230,7 +221,6 @@ class PrepareMetrics:
 
     @contextmanager
     def phase(self, phase: PreparePhase) -> Iterator[None]:
-        """Time a phase; on any thread."""
         start = time.perf_counter()
         try:
             yield
@@ -248,8 +238,6 @@ class PrepareMetrics:
 
 
 class ClaimCall:
-    """How the work on one claim ends."""
-
     def __init__(self) -> None:
         self.outcome = Outcome.FAILED
 
@@ -258,8 +246,6 @@ class ClaimCall:
 
 
 class AttachMetrics:
-    """Attach and detach in the kernel."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         self.step_seconds = r.histogram(
@@ -284,14 +270,12 @@ class AttachMetrics:
         )
 
     def observe_step(self, step: str, seconds: float) -> None:
-        """Observe one step, or several that went out together."""
         self.step_seconds.labels(step).observe(seconds)
 
     def rolled_back(self) -> None:
         self.rollbacks.inc()
 
     def restored(self, seconds: float) -> None:
-        """The devices of one claim were returned."""
         self.detach_seconds.observe(seconds)
 
 
@@ -307,8 +291,6 @@ class LeaseOutcome(StrEnum):
 
 
 class DhcpMetrics:
-    """DHCP leases of pods."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         self.leases = r.gauge("dranet_dhcp_leases", "leases that are held now")
@@ -325,8 +307,6 @@ class DhcpMetrics:
 
 
 class ReconcileMetrics:
-    """Actions of reconcile."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         self.actions = r.counter(
@@ -345,13 +325,10 @@ class ReconcileMetrics:
         )
 
     def looked(self, has_failed: bool, seconds: float) -> None:
-        """A regular pass has ended."""
         self.seconds.labels(Outcome.FAILED if has_failed else Outcome.SUCCESS).observe(seconds)
 
 
 class StoreMetrics:
-    """The store of prepared claims; gauges are read when scraped."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         self.writable = r.gauge(
@@ -391,8 +368,6 @@ class HandoverMetrics:
 
 
 class ScrapeMetrics:
-    """The cost of answering a scrape, and the port's certificate."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.DRIVER)
         self.read_seconds = r.gauge(
@@ -428,14 +403,12 @@ class ScrapeMetrics:
         )
 
     def show_validity(self, not_before: float, not_after: float) -> None:
-        """Show the period of the port's certificate."""
         self._not_before.labels("metrics_tls_cert").set(not_before)
         self._not_after.labels("metrics_tls_cert").set(not_after)
 
 
 class Metrics:
-    """All metrics, in a registry of their own, so that tests can have several. Labels come from
-    closed lists."""
+    """All metrics, in a registry of their own. Labels come from closed lists."""
 
     def __init__(self) -> None:
         r = Recorder()
@@ -487,7 +460,6 @@ class Metrics:
         return self._recorder.declared
 
     def render(self) -> bytes:
-        """Return the text exposition format."""
         return generate_latest(self.registry)
 
     @contextmanager

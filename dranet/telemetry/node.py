@@ -191,8 +191,6 @@ class ScanPhase(StrEnum):
 
 
 class InventoryMetrics:
-    """Scans of the node and their decisions."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
         self.scan_seconds = r.histogram("dranet_inventory_scan_seconds", "how long a scan of the node took")
@@ -231,8 +229,6 @@ class InventoryMetrics:
 
 
 class HealthMetrics:
-    """Health of the devices."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
         self.devices = r.gauge(
@@ -249,8 +245,6 @@ class HealthMetrics:
 
 
 class SliceMetrics:
-    """Publication of the node's ResourceSlices."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
         self.published = r.gauge(
@@ -275,15 +269,12 @@ class SliceMetrics:
         self._gates: frozenset[str] = frozenset()
 
     def show_missing(self, gates: frozenset[str]) -> None:
-        """Show these feature gates as missing, and no others."""
         for gate in self._gates | gates:
             self.missing.labels(gate).set(gate in gates)
         self._gates |= gates
 
 
 class AlignmentMetrics:
-    """Distance of pods' network devices to their GPUs."""
-
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         level = "`PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `unknown`"

@@ -24,8 +24,6 @@ _UNITS = ("bytes_per_second", "transfers_per_second", "seconds", "bytes", "ratio
 
 
 class Kind(StrEnum):
-    """Types of the text format."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -57,7 +55,6 @@ class Declared(Struct, frozen=True):
 
     @property
     def help(self) -> str:
-        """The text without Markdown."""
         return _LINK.sub(r"\1", self.text).replace("`", "")
 
     @property
@@ -119,8 +116,6 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Recorder:
-    """Declares the metrics of one driver, and records them in a registry of its own."""
-
     def __init__(self, group: Group = Group.DRIVER, parent: Recorder | None = None) -> None:
         self.registry: CollectorRegistry = CollectorRegistry() if parent is None else parent.registry
         self.declared: list[Declared] = [] if parent is None else parent.declared
