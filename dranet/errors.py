@@ -47,11 +47,8 @@ class Reason(StrEnum):
 
 
 class DranetError(Exception):
-    """Base of every error this driver names.
-
-    ``message`` is what failed and why, ``hint`` (may be empty) the fix, ``retryable`` whether the same call
-    may succeed later without a change by anyone.
-    """
+    """Base of every error this driver names. ``message`` is what failed and why, ``hint`` (may be empty) the
+    fix, ``retryable`` whether the same call may succeed later without a change by anyone."""
 
     default_reason = Reason.PROTOCOL_ERROR
     default_retryable = False
@@ -128,11 +125,8 @@ class HookDeadlineError(KernelError):
 
 
 class ClusterError(DranetError):
-    """The API server: unavailable, conflict, forbidden, not found.
-
-    ``status`` is the HTTP code, 0 without an answer. ``retry_after_seconds`` is the server's ``Retry-After``,
-    0 without one.
-    """
+    """The API server: unavailable, conflict, forbidden, not found. ``status`` is the HTTP code, 0 without an
+    answer; ``retry_after_seconds`` the server's ``Retry-After``, 0 without one."""
 
     default_reason = Reason.API_UNAVAILABLE
 
@@ -153,8 +147,6 @@ class ClusterError(DranetError):
 
 class ProtocolError(DranetError):
     """A peer (kubelet, container runtime, API server) violated the protocol."""
-
-    default_reason = Reason.PROTOCOL_ERROR
 
 
 class StoreError(DranetError):

@@ -178,8 +178,6 @@ def _boolean(value: object) -> bool:
 
 
 class Seconds(Struct, frozen=True):
-    """Accepts a number of seconds between two bounds."""
-
     lowest: float
     highest: float = 86400.0
 
@@ -194,8 +192,6 @@ class Seconds(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """Accepts the words of an enumeration."""
-
     choices: type[StrEnum]
 
     def __call__(self, value: object) -> StrEnum:
@@ -430,22 +426,18 @@ class Settings(Struct, frozen=True):
 
     @property
     def plugin_dir(self) -> Path:
-        """The driver's own folder under the kubelet's ``plugins/``."""
         return self.kubelet_root / "plugins" / self.driver_name
 
     @property
     def dra_socket(self) -> Path:
-        """The DRA socket of this instance, which the kubelet calls."""
         return self.sockets_of(self.pod_uid)[0]
 
     @property
     def pod_resources_socket(self) -> Path:
-        """The kubelet's PodResources socket."""
         return self.kubelet_root / "pod-resources" / "kubelet.sock"
 
     @property
     def registration_socket(self) -> Path:
-        """The registration socket of this instance, which the kubelet finds."""
         return self.sockets_of(self.pod_uid)[1]
 
     def sockets_of(self, pod_uid: str) -> tuple[Path, Path]:
@@ -467,12 +459,10 @@ class Declaration(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """``sysfs_root`` -> ``--sysfs-root``."""
         return flag_name(self.name)
 
     @property
     def environment(self) -> str:
-        """``sysfs_root`` -> ``DRANET_SYSFS_ROOT``."""
         return "DRANET_" + self.name.upper()
 
 
@@ -498,9 +488,10 @@ def load_settings(
     Raises:
         SettingsError: every bad key at once, each with where it came from and why.
     """
-    inputs: dict[str, tuple[str, object]] = {}
-    for name, value in (_read_file(file) if file else {}).items():
-        inputs[name] = (f"{name} in file {file}", value)
+    entries = _read_file(file) if file else {}
+    inputs: dict[str, tuple[str, object]] = {
+        name: (f"{name} in file {file}", value) for name, value in entries.items()
+    }
     names = {declaration.environment: name for name, declaration in DECLARATIONS.items()}
     for key, value in environment.items():
         if key.startswith("DRANET_") and not _SERVICE_LINK.match(key):
@@ -574,24 +565,22 @@ def _parse_yaml(path: Path, text: str) -> object:
 
 
 def _check_socket_paths(settings: Settings) -> None:
-    problems = []
-    for name, path in (
-        ("kubelet_root", settings.dra_socket),
-        ("kubelet_root", settings.registration_socket),
-        ("nri_socket", settings.nri_socket),
-    ):
-        if not socket_names.fits(path):
-            size = len(os.fsencode(path))
-            problems.append(
-                f"{flag_name(name)}: socket path {path} has {size} bytes, a UNIX socket takes "
-                f"{UNIX_PATH_MAX_BYTES}"
-            )
+    flags = {
+        settings.dra_socket: "--kubelet-root",
+        settings.registration_socket: "--kubelet-root",
+        settings.nri_socket: "--nri-socket",
+    }
+    problems = [
+        f"{flag}: socket path {path} has {len(os.fsencode(path))} bytes, a UNIX socket takes "
+        f"{UNIX_PATH_MAX_BYTES}"
+        for path, flag in flags.items()
+        if not socket_names.fits(path)
+    ]
     if problems:
         raise SettingsError("; ".join(problems), hint="use a shorter folder or driver name")
 
 
 def _check_port(settings: Settings) -> None:
-    """What belongs together is given together."""
     has_tls = settings.metrics_tls_cert is not None
     if has_tls != (settings.metrics_tls_key is not None):
         present, other = ("cert", "key") if has_tls else ("key", "cert")

@@ -48,14 +48,12 @@ class Screen(Struct, frozen=True):
     colours: bool = False
 
     def dim(self, text: str) -> str:
-        """Muted: what is there but not on offer."""
         return f"{_DIM}{text}{_PLAIN}" if self.colours and text else text
 
     def bold(self, text: str) -> str:
         return f"{_BOLD}{text}{_PLAIN}" if self.colours and text else text
 
     def cut(self, text: str) -> str:
-        """One line that does not run over the edge."""
         return cut(text, self.columns)
 
 

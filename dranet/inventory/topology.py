@@ -104,7 +104,6 @@ def topology_tree(devices: Iterable[Device]) -> tuple[TopologyNode, ...]:
 
 
 def _branch(paths: Iterable[_Path]) -> tuple[TopologyNode, ...]:
-    """One node for each first element, with the rest of its paths below it."""
     grouped: dict[str, list[_Path]] = defaultdict(list)
     for (head, *rest), name in paths:
         grouped[head].append((rest, name))
@@ -198,8 +197,6 @@ class Dependency(Struct, frozen=True):
 
 
 class LinkDependencies(Struct, frozen=True):
-    """Everything that must stay on the node."""
-
     links: Mapping[str, Dependency]
     """By interface name."""
     functions: Mapping[str, Dependency]

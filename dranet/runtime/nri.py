@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -60,8 +61,6 @@ Wait = Callable[[threading.Event, float], bool]
 
 
 class EventForm(StrEnum):
-    """How the runtime reports pods."""
-
     STATE_CHANGE = "StateChange"
     """One call for all events (before NRI 0.12)."""
     OWN_CALL = "a call for each event"
@@ -85,9 +84,7 @@ class RuntimeCapabilities(Struct, frozen=True):
 
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
-"""Served by us."""
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
-"""Served by the runtime."""
 PLUGIN_STREAM = 1
 RUNTIME_STREAM = 2
 
@@ -111,11 +108,8 @@ class RuntimeHooks(Protocol):
     def connected(
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
     ) -> None:
-        """The runtime introduced itself; Synchronize follows.
-
-        It waits ``request_timeout_seconds`` for the answer to a hook; ``None`` where it does not send it
-        (before NRI 0.7).
-        """
+        """The runtime introduced itself; Synchronize follows. It waits ``request_timeout_seconds`` for the
+        answer to a hook; ``None`` where it does not send it (before NRI 0.7)."""
 
     def disconnected(self, reason: str) -> None:
         """The connection that ``connected`` announced is lost (not by ``stop``); it is being made again."""
@@ -329,8 +323,6 @@ class PluginSession:
 
 
 class _PartialSynchronize:
-    """What has come of a Synchronize so far."""
-
     def __init__(self, is_our_mount: IsOurMount) -> None:
         self._is_our_mount = is_our_mount
         self.pods: list[PodSandbox] = []
@@ -338,11 +330,6 @@ class _PartialSynchronize:
         self._bytes = 0
 
     def add(self, request: nri_pb2.SynchronizeRequest, size: int) -> None:
-        """Take one more part, of this many bytes.
-
-        Raises:
-            TtrpcError: RESOURCE_EXHAUSTED, it never ends.
-        """
         self._bytes += size
         if self._bytes > MAX_SYNCHRONIZE_BYTES:
             limit = f"the parts of Synchronize are over the limit of {MAX_SYNCHRONIZE_BYTES} bytes"
@@ -362,8 +349,6 @@ def _parse_each(parse: Callable[[_Message], _Noun], messages: Iterable[_Message]
 
 
 class NriListeners(Struct, frozen=True):
-    """Called on the plugin's thread."""
-
     hook_run: Observer = lambda *_: None
     """A hook was run."""
     died: Callable[[], None] = lambda: None
@@ -379,8 +364,8 @@ class NriPlugin:
         socket_path: the runtime's NRI socket; need not exist yet.
         name: plugin name (letters, digits, ``- _ . +``).
         index: two digits; the runtime calls plugins in ascending order.
-        hooks: what to run. See :class:`RuntimeHooks`.
-        listeners: called on the plugin's thread.
+        hooks: run on the plugin's thread.
+        listeners: also called on that thread.
         is_our_mount: recognizes the mounts of our CDI devices by their source, for :attr:`capabilities`.
         wait: how to wait between attempts.
     """
@@ -449,11 +434,8 @@ class NriPlugin:
         return self._ready.wait(timeout_seconds)
 
     def start(self) -> None:
-        """Start the thread, and have all threads of the process take turns more often. Once only.
-
-        Raises:
-            KernelError: there is no thread to be had; a driver without it would attach nothing.
-        """
+        """Start the thread, and have all threads of the process take turns more often. Once only. Raises
+        KernelError without a thread: a driver without it would attach nothing."""
         sys.setswitchinterval(TURN_SECONDS)
         try:
             self._thread.start()
@@ -464,10 +446,8 @@ class NriPlugin:
             ) from error
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Finish the hook in progress, answer it, and leave. Repeatable; fine before ``start``.
-
-        Returns after ``timeout_seconds`` even if a hook is stuck in the kernel.
-        """
+        """Finish the hook in progress, answer it and leave; after ``timeout_seconds`` if it is stuck.
+        Repeatable; fine before ``start``."""
         self._stopping.set()
         with self._lock:
             if self._mux is not None:
@@ -580,8 +560,6 @@ class NriPlugin:
 
 
 class _Closed(NamedTuple):
-    """How a connection, or an attempt at one, ended."""
-
     reason: str
     introduced: bool = False
     """The hooks know of the runtime."""
@@ -592,8 +570,5 @@ def backoff_delays() -> Iterator[float]:
     """Seconds to wait before each next attempt: growing, capped, each a little off so that nodes and plugins
     do not move in step."""
     source = random.SystemRandom()
-    attempt = 0
-    while True:
-        base = _BACKOFF_SECONDS[min(attempt, len(_BACKOFF_SECONDS) - 1)]
-        yield base * source.uniform(1 - _JITTER, 1 + _JITTER)
-        attempt += 1
+    for seconds in chain(_BACKOFF_SECONDS, repeat(_BACKOFF_SECONDS[-1])):
+        yield seconds * source.uniform(1 - _JITTER, 1 + _JITTER)

@@ -48,12 +48,8 @@ _DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _PARTS_FOLDER = "nvidia-caps/"
 """Below ``/dev``: what opens one part of a GPU (MIG). Such a device is less than the GPU."""
 
-_ALL = "all"
-
 
 class SpecNode(Struct, frozen=True):
-    """One device node of a spec's device."""
-
     paths: tuple[str, ...]
     """In the container, and on the host where that differs."""
     numbers: tuple[int, int] | None = None
@@ -67,15 +63,12 @@ class SpecNode(Struct, frozen=True):
 
 
 class SpecDevice(Struct, frozen=True):
-    """One device of a vendor's spec."""
-
     kind: str
     name: str
     nodes: tuple[SpecNode, ...]
 
     @property
     def id(self) -> str:
-        """As a container asks for it."""
         return f"{self.kind}={self.name}"
 
     def has(self, node: CharDevice) -> bool:
@@ -83,8 +76,6 @@ class SpecDevice(Struct, frozen=True):
 
 
 class _Read(Struct, frozen=True):
-    """A file as it was when it was read."""
-
     stamp: tuple[int, int, int]
     devices: tuple[SpecDevice, ...]
 
@@ -140,8 +131,7 @@ class VendorSpecs:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """A named pipe among the files has no other end."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)  # a named pipe has no other end
 
 
 def choose_device(
@@ -149,11 +139,8 @@ def choose_device(
 ) -> SpecDevice | None:
     """The device that is the whole GPU and no other.
 
-    Args:
-        devices: of the vendor's kind.
-        own: the nodes of this GPU alone, without what GPUs share.
-        others: those of the node's other GPUs.
-        uuid: of the GPU, which is the name that is preferred: a number may mean another GPU after a boot.
+    ``own`` are the nodes of this GPU alone, without what GPUs share; ``others`` those of the node's other
+    GPUs. The name ``uuid`` is preferred: a number may mean another GPU after a boot.
     """
     fitting = [device for device in devices if _is_whole_gpu(device, own, others)]
     return min(fitting, key=lambda device: _rank(device.name, uuid), default=None)
@@ -161,7 +148,7 @@ def choose_device(
 
 def _is_whole_gpu(device: SpecDevice, own: Collection[CharDevice], others: Collection[CharDevice]) -> bool:
     is_part = any(_PARTS_FOLDER in path for node in device.nodes for path in node.paths)
-    if device.name == _ALL or is_part or not own:
+    if device.name == "all" or is_part or not own:
         return False
     return all(device.has(node) for node in own) and not any(device.has(node) for node in others)
 
@@ -205,7 +192,6 @@ def _load_yaml(content: bytes) -> object:
 
 
 def _read_spec(spec: object) -> tuple[SpecDevice, ...]:
-    """Raises ValueError."""
     devices = tuple(_read_devices(spec))
     if len({device.name for device in devices}) < len(devices):
         raise ValueError("it has one device twice")

@@ -4,14 +4,9 @@ One file for each claim, replaced atomically and synced: a record that :meth:`Cl
 survives a kill at any point and a power cut. The content is mirrored in memory, so that the runtime's hook
 reads no disk. The store holds intent; the real state is in the kernel (``driver.reconcile``).
 
-Two instances of the driver may share the folder. Each look compares a number that every write changes; only
-if another process has written, the folder is read, and only changed records are decoded. A caller that reads
-a record to write it back holds the node's devices meanwhile (``driver.attachments``): nothing here keeps the
-other instance from doing the same.
-
+Two instances of the driver may share the folder. A caller that reads a record to write it back holds the
+node's devices meanwhile (``driver.attachments``): nothing here keeps the other instance from doing the same.
 A disk that refuses writes or damages a record fails Prepare and nothing else (docs/decisions/031, 052).
-
-Called from the event loop and from the NRI thread.
 """
 
 from __future__ import annotations
@@ -43,24 +38,21 @@ REOPEN_SECONDS = 1.0
 class ClaimStore:
     """Durable map of claim UID to :class:`PreparedClaim`; safe to call from any thread.
 
-    Reading raises nothing: where the disk fails, memory shows what was read last.
-
-    Raises:
-        StoreError: ``STORE_UNWRITABLE`` when the disk refuses what must be durable; the memory then still
-            shows what was before. ``STORE_NEWER`` when a newer driver has written records into the folder,
-            before or since.
+    Reading raises nothing: where the disk fails, memory shows what was read last. All else raises StoreError:
+    ``STORE_UNWRITABLE`` when the disk refuses what must be durable; the memory then still shows what was
+    before. ``STORE_NEWER`` when a newer driver has written records into the folder, before or since.
     """
 
     def __init__(
         self,
         path: Path,
         *,
-        on_foreign_change: Callable[[], None] | None = None,
-        on_trouble: Callable[[Reason, str], None] | None = None,
-        on_write: Callable[[float], None] | None = None,
+        on_foreign_change: Callable[[], None] = lambda: None,
+        on_trouble: Callable[[Reason, str], None] = lambda *_: None,
+        on_write: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """``path`` is the folder of the records; its lock file is next to it."""
         self._path = path
+        """The folder of the records; its lock file is next to it."""
         self._lock = threading.RLock()
         """Held while the disk works; readers do not take it."""
         self._file_lock = FileLock(path.with_name(f"{path.name}.lock"))
@@ -69,13 +61,11 @@ class ClaimStore:
         self._next_try = 0.0
         """When to try again to open a folder that could not be (``time.monotonic()``)."""
         self._folder = RecordFolder(path)
-        self._mirror = Mirror(self._folder, self._report_change)
+        self._mirror = Mirror(self._folder, on_foreign_change)
         self.trouble: StoreError | None = None
         """Why the last write, or the opening, was refused; ``None`` while the disk takes writes."""
         self.quarantined: tuple[str, ...] = ()
         """Claim UIDs whose records could not be decoded and were set aside by this process last."""
-        self._on_foreign_change = on_foreign_change
-        """Called after a look, on its thread, that found records of another process. Must be quick."""
         self._on_trouble = on_trouble
         """Called, on any thread, once for each thing that people should know: the disk began to refuse
         writes, records were set aside. Must be quick."""
@@ -89,7 +79,6 @@ class ClaimStore:
 
     @property
     def size_bytes(self) -> int:
-        """Total size of the records on the disk."""
         return self._folder.size_bytes
 
     # --- opening and closing ----------------------------------------------------------------------------
@@ -98,10 +87,6 @@ class ClaimStore:
         """Open or create the folder and read every record. One bad record never blocks another.
 
         Where the disk refuses writes, memory shows what is there, and the folder is opened later.
-
-        Raises:
-            StoreError: the folder cannot be made or read, something else has its name, or it has records of
-                a newer driver.
         """
         try:
             files.make_folder(self._path.parent, is_setting=True)
@@ -128,7 +113,6 @@ class ClaimStore:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Whether no other process writes meanwhile."""
         is_alone = False
         try:
             is_alone = self._file_lock.acquire(time.monotonic() + BUSY_SECONDS)
@@ -140,7 +124,6 @@ class ClaimStore:
             self._file_lock.release()
 
     def _make_folder(self) -> StoreError | None:
-        """Returns why the disk refuses to."""
         try:
             self._folder.open()
         except files.NotOurs as error:
@@ -179,8 +162,9 @@ class ClaimStore:
             reached(Failpoint.MIGRATE_SET_ASIDE)
             self._mirror.load()
             claims = ", ".join(moved)
-            note = f"store {self._path}: records of claims {claims} cannot be read"
-            self._report(Reason.STORE_CORRUPT, note)
+            self._report(
+                Reason.STORE_CORRUPT, f"store {self._path}: records of claims {claims} cannot be read"
+            )
 
     def close(self) -> None:
         """Write what is pending if the disk allows it, and close the folder; the memory stays readable."""
@@ -202,7 +186,6 @@ class ClaimStore:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the disk took the last write."""
         return self.trouble is None
 
     @property
@@ -223,12 +206,8 @@ class ClaimStore:
             return len(self.quarantined)
 
     def check_version(self) -> None:
-        """Return if this driver knows every record in the folder, and memory shows them.
-
-        Raises:
-            StoreError: ``STORE_NEWER``, retryable: the newer driver will answer. Or others have written what
-                the disk does not let us read.
-        """
+        """Return if this driver knows every record in the folder, and memory shows them. ``STORE_NEWER`` is
+        retryable: the newer driver will answer."""
         self._try_to_open()
         self._look()
         self._check_newer()
@@ -244,7 +223,6 @@ class ClaimStore:
             )
 
     def _try_to_open(self) -> None:
-        """Open the folder once the disk takes writes again."""
         if not self._folder.is_open and self._is_open and self._lock.acquire(blocking=False):
             try:
                 self._open_again()
@@ -282,24 +260,16 @@ class ClaimStore:
         return tuple(self._mirror.refresh().values())
 
     def get_set_aside(self, claim_uid: str) -> PreparedClaim | None:
-        """Return the readable part of a damaged record, if it suffices to restore the devices.
-
-        Never to be used to attach.
-        """
+        """Return the readable part of a damaged record, if it suffices to restore the devices; never to be
+        used to attach."""
+        texts = [self._mirror.bad[claim_uid].text] if claim_uid in self._mirror.bad else []
         try:
-            texts = [record.text for record in self._folder.read_unreadable(claim_uid)]
+            texts += [record.text for record in self._folder.read_unreadable(claim_uid)]
         except FileNotFoundError:
-            texts = []
+            pass
         except OSError as error:
             self._mirror.complain(error)
-            texts = []
-        if claim_uid in self._mirror.bad:
-            texts.insert(0, self._mirror.bad[claim_uid].text)
         return next(filter(None, map(decode_partially, texts)), None)
-
-    def _report_change(self) -> None:
-        if self._on_foreign_change is not None:
-            self._on_foreign_change()
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -329,10 +299,8 @@ class ClaimStore:
             self._mirror.keep(wanted)
 
     def delete(self, claim_uid: str) -> None:
-        """Forget a claim; an unknown one is fine. Where the disk refuses, memory forgets it first.
-
-        A power cut may bring the record back. It is then of an earlier boot, and the driver forgets it.
-        """
+        """Forget a claim; an unknown one is fine. Where the disk refuses, memory forgets it first. A power
+        cut may bring the record back; it is then of an earlier boot, and the driver forgets it."""
         is_aside = self._folder.is_open and self.get_set_aside(claim_uid) is not None
         if claim_uid not in self._look() and not is_aside:
             return
@@ -344,10 +312,7 @@ class ClaimStore:
             self._mirror.keep({claim_uid: None})
 
     def flush_pending(self) -> bool:
-        """Write what the disk has refused before, if there is anything.
-
-        Returns whether memory and disk agree. Raises nothing.
-        """
+        """Write what the disk has refused. Returns whether memory and disk agree; raises nothing."""
         if self.is_writable and not self._mirror.pending and not self._mirror.bad:
             return True
         with suppress(StoreError), self._writing(None):
@@ -382,8 +347,7 @@ class ClaimStore:
             late = self._write_all(wanted, texts, durable=durable)
         if texts:  # a full disk lets files be removed
             self._note_success(late)
-        if self._on_write is not None:
-            self._on_write(time.perf_counter() - start)
+        self._on_write(time.perf_counter() - start)
 
     def _write_all(
         self, wanted: Mapping[str, PreparedClaim | None], texts: Mapping[str, str], *, durable: bool
@@ -414,11 +378,8 @@ class ClaimStore:
                 files.remove_file(record.file)
 
     def _check_in_place(self) -> None:
-        """Refuse to promise what no restart would find; claims that are known are served from memory.
-
-        Raises:
-            StoreError: the folder, or a record in it, was removed or replaced, and not by a driver.
-        """
+        """Refuse to promise what no restart would find: the folder or a record was removed, not by a driver.
+        Claims that are known are served from memory."""
         if self._folder.find_removed(self._mirror.filed):
             raise StoreError(
                 f"store {self._path} was removed or replaced while the driver runs: what it knows of earlier "
@@ -495,5 +456,4 @@ class ClaimStore:
 
     def _report(self, reason: Reason, note: str) -> None:
         log.error("%s", note)
-        if self._on_trouble is not None:
-            self._on_trouble(reason, note)
+        self._on_trouble(reason, note)

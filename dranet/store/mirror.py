@@ -53,12 +53,9 @@ def apply_changes(claims: Claims, changes: Changes) -> Claims:
 
 def add_changes(changes: Changes, filed: Claims, wanted: Mapping[str, PreparedClaim | None]) -> Changes:
     """Add ``wanted``, except what the disk has already."""
-    made = {uid: Pending(_base_of(uid, changes, filed), after) for uid, after in wanted.items()}
+    bases = {uid: changes[uid].base if uid in changes else filed.get(uid) for uid in wanted}
+    made = {uid: Pending(bases[uid], after) for uid, after in wanted.items()}
     return {uid: change for uid, change in {**changes, **made}.items() if change.after != change.base}
-
-
-def _base_of(uid: str, changes: Changes, filed: Claims) -> PreparedClaim | None:
-    return changes[uid].base if uid in changes else filed.get(uid)
 
 
 def rebase_changes(changes: Changes, filed: Claims) -> Changes:
@@ -104,9 +101,9 @@ class Mirror:
     """The records as of the last look. Its lock is never held while this process writes to the disk."""
 
     def __init__(self, folder: RecordFolder, on_change: Callable[[], None]) -> None:
-        """``on_change`` is called after a look that found other records, without a lock held."""
         self._folder = folder
         self._on_change = on_change
+        """Called after a look that found other records, on its thread, without a lock held. Must be quick."""
         self._lock = threading.Lock()
         self._seen = -1
         """The generation of the last look."""

@@ -167,8 +167,6 @@ Rows = Mapping[str, Row]
 
 
 class UnreadableRecord(Struct, frozen=True):
-    """A record that cannot be decoded."""
-
     claim_uid: str
     text: str
     why: str
@@ -191,7 +189,6 @@ class RecordFolder:
 
     @property
     def is_open(self) -> bool:
-        """Whether changes by other processes are noticed."""
         return self._fd is not None
 
     def open(self) -> None:
@@ -509,7 +506,6 @@ def _leave_out(text: str, error: RecordError) -> str | None:
 
 
 def _remove(document: Any, steps: list[str | int]) -> bool:
-    """Return whether it was there."""
     holder = document
     try:
         for step in steps[:-1]:

@@ -247,7 +247,7 @@ def test_who_wants_to_know_is_told_of_others_commits_and_not_of_our_own(
     store: ClaimStore, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(store, "_on_foreign_change", lambda: told.append("news"))
+    monkeypatch.setattr(store._mirror, "_on_change", lambda: told.append("news"))
     store.put(a_record("mine"))
     store.get_all()
     assert told == []
@@ -261,7 +261,7 @@ def test_a_look_during_our_own_write_shows_what_was_before_and_waits_for_no_disk
     store: ClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     news: list[str] = []
-    monkeypatch.setattr(store, "_on_foreign_change", lambda: news.append("news"))
+    monkeypatch.setattr(store._mirror, "_on_change", lambda: news.append("news"))
     seen: list[object] = []
     real = os.fsync
 
