@@ -19,10 +19,7 @@ from dranet.model.parameters.part import (
     AfterValidator,
     BeforeValidator,
     FieldInfo,
-    Ge,
-    Le,
-    MaxLen,
-    MinLen,
+    Limit,
     WithJsonSchema,
 )
 from dranet.model.parameters.values import VALUE_MAX_BYTES
@@ -98,14 +95,14 @@ def _of_type(kind: Any) -> Iterator[Case]:
 
 def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
     match mark:
-        case Ge():
-            yield f"x < {mark.ge}", quote(f"must be at least {mark.ge}")
-        case Le():
-            yield f"x > {mark.le}", quote(f"must be at most {mark.le}")
-        case MinLen():
+        case Limit("ge", bound):
+            yield f"x < {bound}", quote(f"must be at least {bound}")
+        case Limit("le", bound):
+            yield f"x > {bound}", quote(f"must be at most {bound}")
+        case Limit("min_length"):
             yield "x == ''", quote("must not be empty")
-        case MaxLen():
-            yield f"x.size() > {mark.max_length}", quote(f"must have at most {mark.max_length} characters")
+        case Limit("max_length", bound):
+            yield f"x.size() > {bound}", quote(f"must have at most {bound} characters")
         case AfterValidator(func=values.OneOf() as one_of):
             *others, last = choices = [*map(str, one_of.choices)]
             yield f"!(x in [{', '.join(choices)}])", quote(f"must be {', '.join(others)} or {last}")
@@ -131,9 +128,8 @@ def _special(mark: Any, marks: tuple[Any, ...]) -> list[Case] | None:
 
 
 def _limits(marks: tuple[Any, ...]) -> tuple[int, int]:
-    least = next(mark.ge for mark in marks if isinstance(mark, Ge))
-    most = next(mark.le for mark in marks if isinstance(mark, Le))
-    return int(least), int(most)
+    bounds = {mark.name: mark.bound for mark in marks if isinstance(mark, Limit)}
+    return bounds["ge"], bounds["le"]
 
 
 def _quantity(marks: tuple[Any, ...], least: int | None = None) -> list[Case]:

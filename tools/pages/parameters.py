@@ -21,10 +21,7 @@ from dranet.model.parameters.part import (
     AfterValidator,
     BeforeValidator,
     FieldInfo,
-    Ge,
-    Le,
-    MaxLen,
-    MinLen,
+    Limit,
     Part,
     PartField,
     WithJsonSchema,
@@ -215,14 +212,9 @@ def _translate_mark(mark: Any) -> Iterator[Any]:
         case FieldInfo(metadata=limits):
             for limit in limits:
                 yield from _translate_mark(limit)
-        case Ge(ge=least):
-            yield pydantic.Field(ge=least)
-        case Le(le=most):
-            yield pydantic.Field(le=most)
-        case MinLen(min_length=least):
-            yield pydantic.Field(min_length=least)
-        case MaxLen(max_length=most):
-            yield pydantic.Field(max_length=most)
+        case Limit(name=name, bound=bound):
+            declared: Any = {name: bound}
+            yield pydantic.Field(**declared)
         case BeforeValidator(func=func):
             yield pydantic.BeforeValidator(func)
         case AfterValidator(func=func) if func is not settle:

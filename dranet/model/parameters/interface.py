@@ -50,17 +50,15 @@ RESERVED_TABLES = (253, TABLE_MAIN, 255)
 class NextHopConfig(Part):
     """One of ``routes[].nextHops``."""
 
-    gateway: Ip = Field(description="address of the router", examples=["192.168.10.1"])
+    gateway: Ip = Field("address of the router", examples=["192.168.10.1"])
     interface: RequiredIfname | None = Field(
-        default=None,
-        description="name in the pod of the link that leads there; absent: this device",
-        examples=["net2"],
+        "name in the pod of the link that leads there; absent: this device", examples=["net2"]
     )
     weight: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=1, description="share of the flows, 1 to 256", examples=[1]
+        "share of the flows, 1 to 256", default=1, examples=[1]
     )
     onlink: bool = Field(
-        default=False, description="the router is reachable without a matching address", examples=[False]
+        "the router is reachable without a matching address", default=False, examples=[False]
     )
 
 
@@ -70,36 +68,23 @@ class RouteConfig(Part):
     identity_words = "destination, table and metric"
 
     destination: NetworkCidr = Field(
-        description="CIDR; host bits are cleared; `0.0.0.0/0` and `::/0` are default routes",
-        examples=["10.1.0.0/16"],
+        "CIDR; host bits are cleared; `0.0.0.0/0` and `::/0` are default routes", examples=["10.1.0.0/16"]
     )
     gateway: Ip | None = Field(
-        default=None,
-        description="router; required unless `scope` is 253 or there are `nextHops`",
-        examples=["192.168.10.1"],
+        "router; required unless `scope` is 253 or there are `nextHops`", examples=["192.168.10.1"]
     )
-    source: Ip | None = Field(default=None, description="preferred source address", examples=["192.168.10.5"])
+    source: Ip | None = Field("preferred source address", examples=["192.168.10.5"])
     scope: Annotated[int, AfterValidator(OneOf(SCOPE_UNIVERSE, SCOPE_LINK))] | None = Field(
-        default=None,
-        description="0 universe; 253 link: neighbours reached directly, no gateway",
-        examples=[253],
+        "0 universe; 253 link: neighbours reached directly, no gateway", examples=[253]
     )
-    table: UInt32 | None = Field(
-        default=None, description="routing table; 0 and absent are main. Not with a VRF", examples=[100]
-    )
-    metric: UInt32 | None = Field(
-        default=None, description="among equal destinations the lowest wins", examples=[50]
-    )
+    table: UInt32 | None = Field("routing table; 0 and absent are main. Not with a VRF", examples=[100])
+    metric: UInt32 | None = Field("among equal destinations the lowest wins", examples=[50])
     mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = Field(
-        default=None, description="largest packet on this route, bytes", examples=[1400]
+        "largest packet on this route, bytes", examples=[1400]
     )
-    onlink: bool | None = Field(
-        default=None, description="the gateway is reachable without a matching address", examples=[True]
-    )
+    onlink: bool | None = Field("the gateway is reachable without a matching address", examples=[True])
     next_hops: Entries[NextHopConfig] = Field(
-        default=(),
-        alias="nextHops",
-        description="several routers, with weights (multipath), instead of `gateway`",
+        "several routers, with weights (multipath), instead of `gateway`"
     )
 
     @property
@@ -137,35 +122,17 @@ class RuleConfig(Part):
     """One entry of ``rules``: which packets of the pod look into which routing table."""
 
     priority: Annotated[int, Field(ge=0, le=32767)] | None = Field(
-        default=None,
-        description="0 to 32767, the lowest first; 0 and absent: the kernel chooses",
-        examples=[100],
+        "0 to 32767, the lowest first; 0 and absent: the kernel chooses", examples=[100]
     )
-    source: NetworkCidr | None = Field(
-        default=None, description="packets from here", examples=["192.168.10.5/32"]
-    )
-    destination: NetworkCidr | None = Field(
-        default=None, description="packets to here", examples=["10.1.0.0/16"]
-    )
-    table: UInt32 | None = Field(
-        default=None, description="routing table; 0 and absent are main", examples=[100]
-    )
-    mark: Mark | None = Field(default=None, description="packets with this firewall mark", examples=["0x10"])
-    mask: Mark | None = Field(
-        default=None, description="bits of the mark that count; absent: all", examples=["0xff"]
-    )
+    source: NetworkCidr | None = Field("packets from here", examples=["192.168.10.5/32"])
+    destination: NetworkCidr | None = Field("packets to here", examples=["10.1.0.0/16"])
+    table: UInt32 | None = Field("routing table; 0 and absent are main", examples=[100])
+    mark: Mark | None = Field("packets with this firewall mark", examples=["0x10"])
+    mask: Mark | None = Field("bits of the mark that count; absent: all", examples=["0xff"])
     input_interface: RuleIfname | None = Field(
-        default=None,
-        alias="inputInterface",
-        description="packets that came in here (`iif`); `lo`: those that the pod itself sends",
-        examples=["net1"],
+        "packets that came in here (`iif`); `lo`: those that the pod itself sends", examples=["net1"]
     )
-    output_interface: RuleIfname | None = Field(
-        default=None,
-        alias="outputInterface",
-        description="packets of sockets bound to it (`oif`)",
-        examples=["net1"],
-    )
+    output_interface: RuleIfname | None = Field("packets of sockets bound to it (`oif`)", examples=["net1"])
 
     @property
     def families(self) -> tuple[int, ...]:
@@ -186,11 +153,9 @@ class NeighbourConfig(Part):
 
     identity_words = "destination"
 
-    destination: Ip = Field(description="address of the neighbour", examples=["192.168.10.9"])
+    destination: Ip = Field("address of the neighbour", examples=["192.168.10.9"])
     hardware_addr: LinkAddress = Field(
-        alias="hardwareAddr",
-        description="its hardware address, which may be a multicast one",
-        examples=["02:00:00:00:00:09"],
+        "its hardware address, which may be a multicast one", examples=["02:00:00:00:00:09"]
     )
 
     @property
@@ -206,9 +171,9 @@ class MacvlanConfig(Part):
     """``interface.macvlan``: a link with a hardware address of its own on a parent that stays on the node."""
 
     mode: Literal["bridge", "private", "vepa"] = Field(
+        "`bridge`: macvlans of one parent reach each other directly; `private`: they do not; `vepa`: through "
+        "the switch",
         default="bridge",
-        description="`bridge`: macvlans of one parent reach each other directly; `private`: they do not; "
-        "`vepa`: through the switch",
         examples=["bridge"],
     )
 
@@ -217,33 +182,31 @@ class IpvlanConfig(Part):
     """``interface.ipvlan``: a link that shares the parent's hardware address."""
 
     mode: Literal["l2", "l3", "l3s"] = Field(
+        "`l2` switches; `l3` routes, without broadcast; `l3s` as `l3` through the node's netfilter. All "
+        "ipvlans of one parent have one mode",
         default="l2",
-        description="`l2` switches; `l3` routes, without broadcast; `l3s` as `l3` through the node's "
-        "netfilter. All ipvlans of one parent have one mode",
         examples=["l3"],
     )
     flag: Literal["bridge", "private", "vepa"] = Field(
-        default="bridge", description="which links reach each other, as for macvlan", examples=["bridge"]
+        "which links reach each other, as for macvlan", default="bridge", examples=["bridge"]
     )
 
 
 class VlanConfig(Part):
     """``interface.vlan``: a tagged link on the parent."""
 
-    id: Annotated[int, Field(ge=1, le=4094)] = Field(description="VLAN id, 1 to 4094", examples=[100])
+    id: Annotated[int, Field(ge=1, le=4094)] = Field("VLAN id, 1 to 4094", examples=[100])
     protocol: Literal["802.1Q", "802.1ad"] = Field(
-        default="802.1Q", description="tag: `802.1Q` or, for a service VLAN, `802.1ad`", examples=["802.1Q"]
+        "tag: `802.1Q` or, for a service VLAN, `802.1ad`", default="802.1Q", examples=["802.1Q"]
     )
 
 
 class VrfConfig(Part):
     """``interface.vrf``: a routing domain in the pod; links that name the same one share it."""
 
-    name: RequiredIfname = Field(description="name of the VRF link in the pod", examples=["vrf-rail0"])
+    name: RequiredIfname = Field("name of the VRF link in the pod", examples=["vrf-rail0"])
     table: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = Field(
-        default=None,
-        description="its routing table, not 253 to 255; absent: 1000 to 1999, from the name",
-        examples=[1100],
+        "its routing table, not 253 to 255; absent: 1000 to 1999, from the name", examples=[1100]
     )
 
     def find_conflicts(self) -> Iterator[Conflict]:
@@ -254,27 +217,20 @@ class VrfConfig(Part):
 class Ipv6Config(Part):
     """``interface.ipv6``: how IPv6 behaves on the link in the pod."""
 
-    enabled: bool | None = Field(
-        default=None, description="`false` takes IPv6 off the link (`disable_ipv6`)", examples=[True]
-    )
+    enabled: bool | None = Field("`false` takes IPv6 off the link (`disable_ipv6`)", examples=[True])
     accept_ra: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
-        default=None,
+        "router advertisements: 0 ignore, 1 take unless forwarding, 2 take always",
         alias="acceptRA",
-        description="router advertisements: 0 ignore, 1 take unless forwarding, 2 take always",
         examples=[0],
     )
     duplicate_address_detection: bool | None = Field(
-        default=None,
-        alias="duplicateAddressDetection",
-        description="`false`: addresses are usable at once, also those that the kernel makes. `true`: the "
-        "kernel looks for duplicates of the configured addresses, which takes about a second. Absent: "
-        "configured addresses skip the check, the kernel's own do not",
+        "`false`: addresses are usable at once, also those that the kernel makes. `true`: the kernel looks "
+        "for duplicates of the configured addresses, which takes about a second. Absent: configured "
+        "addresses skip the check, the kernel's own do not",
         examples=[False],
     )
     token: Ipv6Token | None = Field(
-        default=None,
-        description="lower 64 bits of the addresses made from router advertisements (`ip token`)",
-        examples=["::5"],
+        "lower 64 bits of the addresses made from router advertisements (`ip token`)", examples=["::5"]
     )
 
     def find_conflicts(self) -> Iterator[Conflict]:
@@ -285,107 +241,80 @@ class Ipv6Config(Part):
 class RateLimit(Part):
     """One direction of ``interface.rateLimit``."""
 
-    rate: BitRate = Field(
-        description="bits per second, at least 8k: a number or a quantity", examples=["10G"]
-    )
+    rate: BitRate = Field("bits per second, at least 8k: a number or a quantity", examples=["10G"])
     burst: Bytes | None = Field(
-        default=None,
-        description="bytes that may pass at once above the rate; absent: what the rate needs",
-        examples=["1Mi"],
+        "bytes that may pass at once above the rate; absent: what the rate needs", examples=["1Mi"]
     )
 
 
 class RateLimits(Part):
     """``interface.rateLimit``: what the link may carry, in the pod. Restored at release."""
 
-    egress: RateLimit | None = Field(default=None, description="what the pod sends")
-    ingress: RateLimit | None = Field(default=None, description="what the pod receives")
+    egress: RateLimit | None = Field("what the pod sends")
+    ingress: RateLimit | None = Field("what the pod receives")
 
 
 class InterfaceConfig(Part):
     """``interface``: what the link is to be in the pod."""
 
     name: Ifname | None = Field(
-        default=None,
-        description="name in the pod: at most 15 ASCII letters, digits, `-`, `_`, `.`; not `lo`, `all`, "
-        "`default`. Absent or empty: the name on the node",
+        "name in the pod: at most 15 ASCII letters, digits, `-`, `_`, `.`; not `lo`, `all`, `default`. "
+        "Absent or empty: the name on the node",
         examples=["net1"],
     )
     type: Literal["passthrough", "macvlan", "ipvlan", "vlan"] | None = Field(
-        default=None,
-        description="`passthrough` (also when absent): the device itself moves. The others: it stays on the "
-        "node and the pod gets a link on top of it",
+        "`passthrough` (also when absent): the device itself moves. The others: it stays on the node and the "
+        "pod gets a link on top of it",
         examples=["macvlan"],
     )
-    macvlan: MacvlanConfig | None = Field(default=None, description="for `type: macvlan`")
-    ipvlan: IpvlanConfig | None = Field(default=None, description="for `type: ipvlan`")
-    vlan: VlanConfig | None = Field(default=None, description="for `type: vlan`, which needs the id")
+    macvlan: MacvlanConfig | None = Field("for `type: macvlan`")
+    ipvlan: IpvlanConfig | None = Field("for `type: ipvlan`")
+    vlan: VlanConfig | None = Field("for `type: vlan`, which needs the id")
     addresses: Several[InterfaceCidr] | None = Field(
-        default=None,
-        description="addresses with prefix; `[]` means no address. Absent: the node's global addresses of "
-        "this link",
+        "addresses with prefix; `[]` means no address. Absent: the node's global addresses of this link",
         examples=[["192.168.10.5/24", "fd00::5/64"]],
     )
     dhcp: bool | None = Field(
-        default=None,
-        description="IPv4 address, routes and default gateway from a DHCP server, asked when the claim is "
-        "prepared; renewed while the pod runs, released after it. Not together with `addresses`",
+        "IPv4 address, routes and default gateway from a DHCP server, asked when the claim is prepared; "
+        "renewed while the pod runs, released after it. Not together with `addresses`",
         examples=[True],
     )
     inherit_routing: bool | None = Field(
-        default=None,
-        alias="inheritRouting",
-        description="`false`: the node's routes, policy rules and permanent neighbours of this link stay on "
-        "the node. Absent or `true`: they come along",
+        "`false`: the node's routes, policy rules and permanent neighbours of this link stay on the node. "
+        "Absent or `true`: they come along",
         examples=[False],
     )
     mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = Field(
-        default=None,
-        description="bytes, 68 to 65535; at least 1280 with an IPv6 address; not above that of a parent or "
-        "PF",
+        "bytes, 68 to 65535; at least 1280 with an IPv6 address; not above that of a parent or PF",
         examples=[9000],
     )
     hardware_addr: Mac | None = Field(
-        default=None,
-        alias="hardwareAddr",
-        description="unicast hardware address: 6 bytes, 20 on InfiniBand",
-        examples=["02:00:00:00:00:01"],
+        "unicast hardware address: 6 bytes, 20 on InfiniBand", examples=["02:00:00:00:00:01"]
     )
     tx_queue_length: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
-        default=None, alias="txQueueLength", description="packets in the device's queue", examples=[10000]
+        "packets in the device's queue", examples=[10000]
     )
-    gso_max_size: Count | None = Field(
-        default=None, alias="gsoMaxSize", description="largest GSO packet, bytes (BIG TCP)", examples=[185000]
-    )
-    gro_max_size: Count | None = Field(
-        default=None, alias="groMaxSize", description="largest GRO packet, bytes (BIG TCP)", examples=[185000]
-    )
+    gso_max_size: Count | None = Field("largest GSO packet, bytes (BIG TCP)", examples=[185000])
+    gro_max_size: Count | None = Field("largest GRO packet, bytes (BIG TCP)", examples=[185000])
     gso_ipv4_max_size: Count | None = Field(
-        default=None, alias="gsoIPv4MaxSize", description="as `gsoMaxSize`, for IPv4", examples=[185000]
+        "as `gsoMaxSize`, for IPv4", alias="gsoIPv4MaxSize", examples=[185000]
     )
     gro_ipv4_max_size: Count | None = Field(
-        default=None, alias="groIPv4MaxSize", description="as `groMaxSize`, for IPv4", examples=[185000]
+        "as `groMaxSize`, for IPv4", alias="groIPv4MaxSize", examples=[185000]
     )
     disable_ebpf_programs: bool | None = Field(
-        default=None,
-        alias="disableEbpfPrograms",
-        description="remove TC, TCX and XDP programs from the link in the pod",
-        examples=[True],
+        "remove TC, TCX and XDP programs from the link in the pod", examples=[True]
     )
-    forwarding: bool | None = Field(
-        default=None, description="forward packets that come in here, IPv4 and IPv6", examples=[True]
-    )
+    forwarding: bool | None = Field("forward packets that come in here, IPv4 and IPv6", examples=[True])
     arp_ignore: Annotated[int, AfterValidator(OneOf(0, 1, 2, 3, 8))] | None = Field(
-        default=None, alias="arpIgnore", description="`arp_ignore`: 0 to 3, or 8", examples=[1]
+        "`arp_ignore`: 0 to 3, or 8", examples=[1]
     )
     arp_announce: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
-        default=None, alias="arpAnnounce", description="`arp_announce`: 0 to 2", examples=[2]
+        "`arp_announce`: 0 to 2", examples=[2]
     )
-    vrf: VrfConfig | None = Field(default=None, description="put the link into a VRF of the pod")
-    ipv6: Ipv6Config = Field(default_factory=Ipv6Config.empty, description="how IPv6 behaves on the link")
-    rate_limit: RateLimits = Field(
-        default_factory=RateLimits.empty, alias="rateLimit", description="limits of what the link carries"
-    )
+    vrf: VrfConfig | None = Field("put the link into a VRF of the pod")
+    ipv6: Ipv6Config = Field("how IPv6 behaves on the link")
+    rate_limit: RateLimits = Field("limits of what the link carries")
 
     @property
     def is_passthrough(self) -> bool:

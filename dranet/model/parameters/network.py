@@ -73,37 +73,26 @@ class NcclConfig(Part):
     [NCCL](nccl.md)."""
 
     topology_file: bool | None = Field(
-        default=None,
-        alias="topologyFile",
-        description="how the pod's GPUs and network devices hang together, as XML (`NCCL_TOPO_FILE`)",
-        examples=[True],
+        "how the pod's GPUs and network devices hang together, as XML (`NCCL_TOPO_FILE`)", examples=[True]
     )
     config_file: bool | None = Field(
-        default=None,
-        alias="configFile",
-        description="NCCL's settings (`NCCL_CONF_FILE`): `NCCL_IB_HCA` with those of the pod's devices that "
-        "ask for the file, and what the fields below ask for. NCCL 2.23 and later read it",
+        "NCCL's settings (`NCCL_CONF_FILE`): `NCCL_IB_HCA` with those of the pod's devices that ask for the "
+        "file, and what the fields below ask for. NCCL 2.23 and later read it",
         examples=[True],
     )
     gid_index: GidIndex | None = Field(
-        default=None,
-        alias="gidIndex",
-        description="`NCCL_IB_GID_INDEX`: a number, or `auto` for that of the RoCE v2 GID of the pod's "
-        "address. Absent: NCCL chooses, as it does well from 2.21 on",
+        "`NCCL_IB_GID_INDEX`: a number, or `auto` for that of the RoCE v2 GID of the pod's address. Absent: "
+        "NCCL chooses, as it does well from 2.21 on",
         examples=["auto"],
     )
     cross_nic: CrossNic | None = Field(
-        default=None,
-        alias="crossNic",
-        description="`NCCL_CROSS_NIC`: 0 to 2, or `auto`: 0 where each device of the pod is in an IP network "
-        "of its own (rails), else NCCL's default",
+        "`NCCL_CROSS_NIC`: 0 to 2, or `auto`: 0 where each device of the pod is in an IP network of its own "
+        "(rails), else NCCL's default",
         examples=["auto"],
     )
     socket_interface: RequiredIfname | None = Field(
-        default=None,
-        alias="socketInterface",
-        description="`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it. "
-        "Absent or `auto`: that of the pod's default route, where one of the devices has RDMA",
+        "`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it. Absent or "
+        "`auto`: that of the pod's default route, where one of the devices has RDMA",
         examples=["auto"],
     )
 
@@ -123,10 +112,8 @@ class UcxConfig(Part):
     """``ucx``: hints for UCX in the containers that name the claim; the container's environment wins."""
 
     net_devices: bool | None = Field(
-        default=None,
-        alias="netDevices",
-        description="`UCX_NET_DEVICES`: the pod's network devices that ask for it, in the order of its "
-        "GPUs, and no others",
+        "`UCX_NET_DEVICES`: the pod's network devices that ask for it, in the order of its GPUs, and no "
+        "others",
         examples=[True],
     )
 
@@ -136,10 +123,9 @@ class MemoryConfig(Part):
     pod's devices. What the kubelet has set for the container wins."""
 
     policy: Literal["bind", "preferred", "interleave"] | None = Field(
-        default=None,
-        description="`bind`: from these nodes alone (cpuset); where they are full, the container's processes "
-        "are killed. `preferred`: from these nodes while they have some; `interleave`: from them in "
-        "turn. The last two are refused unless the runtime reports NRI 0.12",
+        "`bind`: from these nodes alone (cpuset); where they are full, the container's processes are killed. "
+        "`preferred`: from these nodes while they have some; `interleave`: from them in turn. The last two "
+        "are refused unless the runtime reports NRI 0.12",
         examples=["bind"],
     )
 
@@ -149,20 +135,16 @@ class CpuLocalityConfig(Part):
     release."""
 
     irq: bool | None = Field(
-        default=None,
-        description="`true`: each interrupt of the device goes to one of these CPUs. Refused while "
-        "irqbalance places the node's interrupts",
+        "`true`: each interrupt of the device goes to one of these CPUs. Refused while irqbalance places the "
+        "node's interrupts",
         examples=[True],
     )
     xps: bool | None = Field(
-        default=None,
-        description="`true`: each of these CPUs sends through the queue whose interrupt is nearest (XPS)",
-        examples=[True],
+        "`true`: each of these CPUs sends through the queue whose interrupt is nearest (XPS)", examples=[True]
     )
     rps: bool | None = Field(
-        default=None,
-        description="`true`: what comes in is worked off by all of these CPUs (RPS), for devices with fewer "
-        "queues than CPUs",
+        "`true`: what comes in is worked off by all of these CPUs (RPS), for devices with fewer queues than "
+        "CPUs",
         examples=[False],
     )
 
@@ -183,98 +165,65 @@ Features = Annotated[
 class RingsConfig(Part):
     """``ethtool.rings``: descriptors (``ethtool -G``)."""
 
-    rx: Count | None = Field(default=None, description="receive descriptors", examples=[4096])
-    rx_mini: Count | None = Field(
-        default=None, alias="rxMini", description="for small packets", examples=[512]
-    )
-    rx_jumbo: Count | None = Field(
-        default=None, alias="rxJumbo", description="for jumbo packets", examples=[512]
-    )
-    tx: Count | None = Field(default=None, description="send descriptors", examples=[4096])
+    rx: Count | None = Field("receive descriptors", examples=[4096])
+    rx_mini: Count | None = Field("for small packets", examples=[512])
+    rx_jumbo: Count | None = Field("for jumbo packets", examples=[512])
+    tx: Count | None = Field("send descriptors", examples=[4096])
 
 
 class ChannelsConfig(Part):
     """``ethtool.channels``: queues (``ethtool -L``)."""
 
-    rx: UInt32 | None = Field(default=None, description="receive queues", examples=[8])
-    tx: UInt32 | None = Field(default=None, description="send queues", examples=[8])
-    other: UInt32 | None = Field(
-        default=None, description="queues for link events and the like", examples=[1]
-    )
-    combined: UInt32 | None = Field(default=None, description="queues for both directions", examples=[16])
+    rx: UInt32 | None = Field("receive queues", examples=[8])
+    tx: UInt32 | None = Field("send queues", examples=[8])
+    other: UInt32 | None = Field("queues for link events and the like", examples=[1])
+    combined: UInt32 | None = Field("queues for both directions", examples=[16])
 
 
 class CoalesceConfig(Part):
     """``ethtool.coalesce``: how long the device waits before it interrupts (``ethtool -C``)."""
 
-    rx_usecs: UInt32 | None = Field(
-        default=None, alias="rxUsecs", description="microseconds, receive", examples=[8]
-    )
-    rx_max_frames: UInt32 | None = Field(
-        default=None, alias="rxMaxFrames", description="packets, receive", examples=[64]
-    )
-    tx_usecs: UInt32 | None = Field(
-        default=None, alias="txUsecs", description="microseconds, send", examples=[8]
-    )
-    tx_max_frames: UInt32 | None = Field(
-        default=None, alias="txMaxFrames", description="packets, send", examples=[64]
-    )
-    adaptive_rx: bool | None = Field(
-        default=None, alias="adaptiveRx", description="the driver adapts the receive values", examples=[False]
-    )
-    adaptive_tx: bool | None = Field(
-        default=None, alias="adaptiveTx", description="the driver adapts the send values", examples=[False]
-    )
+    rx_usecs: UInt32 | None = Field("microseconds, receive", examples=[8])
+    rx_max_frames: UInt32 | None = Field("packets, receive", examples=[64])
+    tx_usecs: UInt32 | None = Field("microseconds, send", examples=[8])
+    tx_max_frames: UInt32 | None = Field("packets, send", examples=[64])
+    adaptive_rx: bool | None = Field("the driver adapts the receive values", examples=[False])
+    adaptive_tx: bool | None = Field("the driver adapts the send values", examples=[False])
 
 
 class EthtoolConfig(Part):
     """``ethtool``: what ``ethtool`` sets on the device."""
 
     features: Features = Field(
-        default={},
-        description="offloads by the kernel's name (`ethtool -k` with `--json`) or ethtool's short one: "
-        "`tso`, `gro`, `rx` ...",
+        "offloads by the kernel's name (`ethtool -k` with `--json`) or ethtool's short one: `tso`, `gro`, "
+        "`rx` ...",
         examples=[{"tcp-segmentation-offload": True, "gro": False}],
     )
     private_flags: Features = Field(
-        default={},
-        alias="privateFlags",
-        description="the driver's own flags (`ethtool --show-priv-flags`)",
-        examples=[{"rx_cqe_compress": True}],
+        "the driver's own flags (`ethtool --show-priv-flags`)", examples=[{"rx_cqe_compress": True}]
     )
-    rings: RingsConfig = Field(default_factory=RingsConfig.empty, description="descriptors in the rings")
-    channels: ChannelsConfig = Field(default_factory=ChannelsConfig.empty, description="number of queues")
-    coalesce: CoalesceConfig = Field(default_factory=CoalesceConfig.empty, description="interrupt moderation")
+    rings: RingsConfig = Field("descriptors in the rings")
+    channels: ChannelsConfig = Field("number of queues")
+    coalesce: CoalesceConfig = Field("interrupt moderation")
 
 
 class RdmaConfig(Part):
     """``rdma``: what the pod's containers get in addition to the verbs device."""
 
     management_devices: bool | None = Field(
-        default=None,
-        alias="managementDevices",
-        description="also `umad` and `issm`, which let the pod manage the subnet",
-        examples=[True],
+        "also `umad` and `issm`, which let the pod manage the subnet", examples=[True]
     )
     memlock: Memlock | None = Field(
-        default=None,
-        description="RLIMIT_MEMLOCK of the pod's containers: bytes, a quantity or `unlimited`; absent: as it "
-        "is",
+        "RLIMIT_MEMLOCK of the pod's containers: bytes, a quantity or `unlimited`; absent: as it is",
         examples=["unlimited"],
     )
     fork_safe: bool | None = Field(
-        default=None,
-        alias="forkSafe",
-        description="`RDMAV_FORK_SAFE` for the containers that name the claim: libibverbs keeps registered "
-        "memory right in programs that fork. Not needed where the kernel copies such memory at a fork, as "
-        "recent ones do",
+        "`RDMAV_FORK_SAFE` for the containers that name the claim: libibverbs keeps registered memory right "
+        "in programs that fork. Not needed where the kernel copies such memory at a fork, as recent ones do",
         examples=[True],
     )
     huge_pages_safe: bool | None = Field(
-        default=None,
-        alias="hugePagesSafe",
-        description="`RDMAV_HUGEPAGES_SAFE`, the same for programs that fork and use huge pages",
-        examples=[True],
+        "`RDMAV_HUGEPAGES_SAFE`, the same for programs that fork and use huge pages", examples=[True]
     )
 
 
@@ -282,38 +231,28 @@ class NetworkConfig(Part):
     """The whole of the opaque parameters. Empty means: move the device as it is."""
 
     profile: Text | None = Field(
-        default=None,
-        description="a named set of parameters from a profile provider; refused while none is configured",
+        "a named set of parameters from a profile provider; refused while none is configured",
         examples=["rail-optimised"],
     )
-    interface: InterfaceConfig = Field(
-        default_factory=InterfaceConfig.empty, description="the link in the pod"
-    )
-    routes: Entries[RouteConfig] = Field(default=(), description="routes through the device")
-    rules: Entries[RuleConfig] = Field(
-        default=(), description="policy rules of the pod. Not with a VRF, which brings its own"
-    )
-    neighbors: Entries[NeighbourConfig] = Field(default=(), description="permanent neighbours on the device")
-    ethtool: EthtoolConfig = Field(default_factory=EthtoolConfig.empty, description="settings of the device")
+    interface: InterfaceConfig = Field("the link in the pod")
+    routes: Entries[RouteConfig] = Field("routes through the device")
+    rules: Entries[RuleConfig] = Field("policy rules of the pod. Not with a VRF, which brings its own")
+    neighbors: Entries[NeighbourConfig] = Field("permanent neighbours on the device")
+    ethtool: EthtoolConfig = Field("settings of the device")
     sysctls: Annotated[
         dict[Annotated[str, Field(min_length=1, max_length=255)], SysctlValue], BeforeValidator(without_nulls)
     ] = Field(
-        default={},
-        description="kernel settings of the pod's network namespace, of those that a claim may set; `IFNAME` "
-        "stands for the interface's name in the pod",
+        "kernel settings of the pod's network namespace, of those that a claim may set; `IFNAME` stands for "
+        "the interface's name in the pod",
         examples=[{"net.ipv4.conf.IFNAME.rp_filter": 2, "net.ipv4.tcp_mtu_probing": 1}],
     )
-    rdma: RdmaConfig = Field(default_factory=RdmaConfig.empty, description="the RDMA device")
+    rdma: RdmaConfig = Field("the RDMA device")
     cpu_locality: CpuLocalityConfig = Field(
-        default_factory=CpuLocalityConfig.empty,
-        alias="cpuLocality",
-        description="which CPUs work for the device. Only where the device itself moves",
+        "which CPUs work for the device. Only where the device itself moves"
     )
-    nccl: NcclConfig = Field(default_factory=NcclConfig.empty, description="files for NCCL and RCCL")
-    ucx: UcxConfig = Field(default_factory=UcxConfig.empty, description="hints for UCX")
-    memory: MemoryConfig = Field(
-        default_factory=MemoryConfig.empty, description="where the containers' memory comes from"
-    )
+    nccl: NcclConfig = Field("files for NCCL and RCCL")
+    ucx: UcxConfig = Field("hints for UCX")
+    memory: MemoryConfig = Field("where the containers' memory comes from")
 
     @property
     def needs_link(self) -> tuple[str, ...]:
@@ -378,18 +317,14 @@ FieldPath = Annotated[str, AfterValidator(field_path)]
 class PolicyRule(Part):
     """One entry of ``policy.rules``: what a value must be where a claim sets it."""
 
-    field: FieldPath = Field(
-        description="the field that the rule is about", examples=["interface.rateLimit.egress.rate"]
-    )
+    field: FieldPath = Field("the field that the rule is about", examples=["interface.rateLimit.egress.rate"])
     expression: Annotated[str, Field(min_length=1), AfterValidator(check_unicode)] = Field(
-        description="CEL over `value`, what the claim sets there (numbers without unit, lists and objects as "
-        "such), and `claim.namespace`; true lets it pass",
+        "CEL over `value`, what the claim sets there (numbers without unit, lists and objects as such), and "
+        "`claim.namespace`; true lets it pass",
         examples=['value <= 10000000000 || claim.namespace == "batch"'],
     )
     message: Text | None = Field(
-        default=None,
-        description="message for the author of the claim; absent: the expression",
-        examples=["at most 10 Gbit/s"],
+        "message for the author of the claim; absent: the expression", examples=["at most 10 Gbit/s"]
     )
 
 
@@ -397,35 +332,23 @@ class NetworkPolicy(Part):
     """``policy``: what claims on this DeviceClass may set. A claim cannot carry one."""
 
     allow: tuple[FieldPath, ...] | None = Field(
-        default=None,
-        description="a claim may set these fields and what is below them, and no others; `[]` means no field",
+        "a claim may set these fields and what is below them, and no others; `[]` means no field",
         examples=[["interface.name", "interface.addresses", "routes"]],
     )
     lock: tuple[FieldPath, ...] = Field(
-        default=(),
-        description="a claim may not set these fields, nor what is below them",
-        examples=[["interface.vrf", "sysctls"]],
+        "a claim may not set these fields, nor what is below them", examples=[["interface.vrf", "sysctls"]]
     )
-    rules: tuple[PolicyRule, ...] = Field(
-        default=(), description="conditions on the values that a claim sets; all of them must hold"
-    )
+    rules: tuple[PolicyRule, ...] = Field("conditions on the values that a claim sets; all of them must hold")
 
 
 class Envelope(Part):
     """The fields of an opaque config other than the parameters."""
 
     api_version: Literal["dra.net/v1alpha1"] | None = Field(
-        default=None,
-        alias="apiVersion",
-        description="version of the parameters; goes with `kind`",
-        examples=[API_VERSION],
+        "version of the parameters; goes with `kind`", examples=[API_VERSION]
     )
-    kind: Literal["NetworkConfig"] | None = Field(
-        default=None, description="goes with `apiVersion`", examples=[KIND]
-    )
-    policy: NetworkPolicy | None = Field(
-        default=None, description="what claims may set; only in a DeviceClass"
-    )
+    kind: Literal["NetworkConfig"] | None = Field("goes with `apiVersion`", examples=[KIND])
+    policy: NetworkPolicy | None = Field("what claims may set; only in a DeviceClass")
 
     def find_conflicts(self) -> Iterator[Conflict]:
         if self.kind is None and self.api_version is not None:

@@ -20,8 +20,11 @@ from typing import (
     Literal,
     NoReturn,
     Self,
+    TypedDict,
     TypeVar,
     Union,
+    Unpack,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -37,8 +40,6 @@ Decoder = Callable[[Any], Any]
 
 
 class DecodeFaultKind(Enum):
-    """Kinds of faults that are reported differently."""
-
     VALUE = "value"
     UNKNOWN_FIELD = "unknown field"
     MISSING = "missing"
@@ -53,11 +54,6 @@ class Fault(Struct, frozen=True):
     path: Path
     text: str
     value: object = None
-    """What was given."""
-
-    def below(self, step: str | int) -> Fault:
-        """Return the fault with its path as seen from the enclosing value."""
-        return Fault(self.kind, (step, *self.path), self.text, self.value)
 
 
 class ValidationError(ValueError):
@@ -79,16 +75,14 @@ class Collector:
         try:
             return decoder(value)
         except ValidationError as error:
-            self.faults += (fault.below(step) for fault in error.faults)
+            self.faults += (replace(fault, path=(step, *fault.path)) for fault in error.faults)
 
     def finish(self) -> None:
-        """Raise ValidationError if there are errors."""
         if self.faults:
             raise ValidationError(self.faults)
 
 
 def refuse_value(text: str, value: object) -> NoReturn:
-    """Raise ValidationError for a value as a whole."""
     raise ValidationError([Fault(DecodeFaultKind.VALUE, (), text, value)])
 
 
@@ -124,8 +118,8 @@ def _add_mark(inner: Decoder, mark: Any) -> Decoder:
             return lambda value: inner(call(func, value, value))
         case AfterValidator(func=func):
             return lambda value: call(func, inner(value), value)
-        case Ge() | Le() | MinLen() | MaxLen():
-            return lambda value: call(partial(_keep_limit, mark), inner(value), value)
+        case Limit():
+            return lambda value: call(mark.check, inner(value), value)
         case _:
             return inner
 
@@ -145,22 +139,6 @@ def check_unicode(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("must be Unicode text")
     return text
-
-
-def _keep_limit(limit: Any, value: Any) -> Any:
-    """Whose length counts has whole characters."""
-    if isinstance(limit, MinLen | MaxLen):
-        check_unicode(value)
-    match limit:
-        case Ge(ge=least) if value < least:
-            raise ValueError(f"must be at least {least}")
-        case Le(le=most) if value > most:
-            raise ValueError(f"must be at most {most}")
-        case MinLen(min_length=least) if len(value) < least:
-            raise ValueError("must not be empty")
-        case MaxLen(max_length=most) if len(value) > most:
-            raise ValueError(f"must have at most {most} characters")
-    return value
 
 
 def _decode_scalar(kind: type, text: str, value: object) -> object:
@@ -209,28 +187,26 @@ UNSET: Any = object()
 """The default of a field that has none."""
 
 
-class Ge(Struct, frozen=True):
-    """A number must be at least this."""
+class Limit(Struct, frozen=True):
+    """A bound of a number, or of the length of a text, which must have whole characters then."""
 
-    ge: int
+    name: str
+    """As in :class:`Limits`."""
+    bound: int
 
-
-class Le(Struct, frozen=True):
-    """A number must be at most this."""
-
-    le: int
-
-
-class MinLen(Struct, frozen=True):
-    """Text must have at least so many characters."""
-
-    min_length: int
-
-
-class MaxLen(Struct, frozen=True):
-    """Text must have at most so many characters."""
-
-    max_length: int
+    def check(self, value: Any) -> Any:
+        """Return the value, or raise ValueError."""
+        size = len(check_unicode(value)) if isinstance(value, str) else value
+        match self.name:
+            case "ge" if size < self.bound:
+                raise ValueError(f"must be at least {self.bound}")
+            case "le" if size > self.bound:
+                raise ValueError(f"must be at most {self.bound}")
+            case "min_length" if size < self.bound:
+                raise ValueError("must not be empty")
+            case "max_length" if size > self.bound:
+                raise ValueError(f"must have at most {self.bound} characters")
+        return value
 
 
 class BeforeValidator(Struct, frozen=True):
@@ -262,42 +238,50 @@ class FieldInfo(Struct, frozen=True, eq=False):
 
     metadata: tuple[Any, ...]
     """The limits, and all other marks of ``Annotated`` at the field itself."""
+    description: str | None = None
     default: Any = UNSET
     default_factory: Callable[[], Any] | None = None
     alias: str | None = None
-    """The name in JSON, where it is another one."""
-    description: str | None = None
+    """The name in JSON."""
     examples: Sequence[Any] | None = None
     annotation: Any = None
     """The type."""
 
     def is_required(self) -> bool:
-        """It has no default."""
         return self.default is UNSET and self.default_factory is None
 
     def make_default(self) -> Any:
-        """What an absent field is."""
         if self.default_factory:
             return self.default_factory()
         return self.default.copy() if isinstance(self.default, dict) else self.default
 
 
+class Limits(TypedDict, total=False):
+    """The limits that a field may have."""
+
+    ge: int
+    le: int
+    min_length: int
+    max_length: int
+
+
 def Field(  # noqa: N802 - as in pydantic
+    description: str | None = None,
     *,
-    ge: int | None = None,
-    le: int | None = None,
-    min_length: int | None = None,
-    max_length: int | None = None,
     default: Any = UNSET,
     default_factory: Callable[[], Any] | None = None,
     alias: str | None = None,
-    description: str | None = None,
     examples: Sequence[Any] | None = None,
+    **limits: Unpack[Limits],
 ) -> Any:
-    """Declare a field as the value of a class attribute, or limits in ``Annotated``."""
-    limits = ((Ge, ge), (Le, le), (MinLen, min_length), (MaxLen, max_length))
-    metadata = tuple(kind(limit) for kind, limit in limits if limit is not None)
-    return FieldInfo(metadata, default, default_factory, alias, description, examples)
+    """Declare a field as the value of a class attribute, or limits in ``Annotated``.
+
+    The name in JSON is the attribute's in camel case, unless ``alias`` is another one. Without a default,
+    what is absent is ``None`` where the type allows that, and empty for a list, a map or an object; any other
+    field is required.
+    """
+    metadata = tuple(Limit(name, cast("int", bound)) for name, bound in limits.items())
+    return FieldInfo(metadata, description, default, default_factory, alias, examples)
 
 
 Conflict = tuple[Path, str]
@@ -323,8 +307,7 @@ def _join_name(name: str) -> str:
 class Part:
     """JSON in, frozen value out: no coercion, no unknown field, and ``null`` is the same as absent.
 
-    The fields are the annotated attributes of the class that have a
-    :func:`Field`.
+    The fields are the annotated attributes of the class that have a :func:`Field`.
     """
 
     __slots__ = ("__dict__", "_present")
@@ -509,20 +492,38 @@ def walk_values(
 def _describe(attribute: str, declared: FieldInfo, annotation: Any) -> PartField:
     is_marked = get_origin(annotation) is Annotated
     bare, marks = (annotation.__origin__, annotation.__metadata__) if is_marked else (annotation, ())
-    info = replace(declared, annotation=bare, metadata=(*marks, *declared.metadata))
-    kind, marks = _unwrap(annotation)
+    kind, all_marks = _unwrap(annotation)
     origin = get_origin(kind)
     item = _unwrap(get_args(kind)[0])[0] if origin is tuple else kind
+    part = item if isinstance(item, type) and issubclass(item, Part) else None
+    info = replace(
+        declared,
+        annotation=bare,
+        metadata=(*marks, *declared.metadata),
+        alias=declared.alias or _camel_case(attribute),
+    )
+    if info.is_required():
+        if NoneType in get_args(bare):
+            info = replace(info, default=None)
+        elif origin in (tuple, dict):
+            info = replace(info, default=origin())
+        elif part:
+            info = replace(info, default_factory=part.empty)
     return PartField(
-        info.alias or attribute,
+        str(info.alias),
         attribute,
         info,
-        part=item if isinstance(item, type) and issubclass(item, Part) else None,
+        part,
         is_list=origin is tuple,
         is_map=origin is dict,
         decoder=add_marks(build_decoder(bare), info.metadata),
-        serializer=next((mark.func for mark in marks if isinstance(mark, PlainSerializer)), None),
+        serializer=next((mark.func for mark in all_marks if isinstance(mark, PlainSerializer)), None),
     )
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
 
 
 def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:

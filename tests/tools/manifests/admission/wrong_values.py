@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from dranet.model.parameters.network import Envelope, NetworkConfig
-from dranet.model.parameters.part import Ge, Le, MaxLen, Part, PartField, fields_of
+from dranet.model.parameters.part import Limit, Part, PartField, fields_of
 from tests.tools.manifests.admission.evaluation import (
     claim,
     code_lines,
@@ -97,12 +97,12 @@ def values_for(way: Sequence[str]) -> list[Any]:
 def _ends(marks: Sequence[Any]) -> Iterator[Any]:
     for mark in marks:
         match mark:
-            case Ge():
-                yield from (int(str(mark.ge)) - 1, int(str(mark.ge)))
-            case Le():
-                yield from (int(str(mark.le)), int(str(mark.le)) + 1)
-            case MaxLen():
-                yield from ("x" * mark.max_length, "x" * (mark.max_length + 1))
+            case Limit("ge", bound):
+                yield from (bound - 1, bound)
+            case Limit("le", bound):
+                yield from (bound, bound + 1)
+            case Limit("max_length", bound):
+                yield from ("x" * bound, "x" * (bound + 1))
 
 
 def _kind_of(way: Sequence[str]) -> tuple[str, bool]:
