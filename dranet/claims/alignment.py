@@ -39,7 +39,6 @@ class Pairing(Struct, frozen=True):
 
     @property
     def distances(self) -> tuple[Distance | None, ...]:
-        """The distance of each device to its GPU, in the order of the devices."""
         return tuple(pair.distance for pair in self.pairs)
 
     @property
@@ -122,15 +121,14 @@ class _Match:
     def solve(self) -> list[tuple[int, int]]:
         """Each chosen device with its GPU, in the order of the devices."""
         for allowed in range(_UNKNOWN + 1):
-            costs = [self._costs(kind, allowed) for kind in self._kinds]
+            costs = [
+                [found * self._scale + kind.dislike if found <= allowed else None for found in kind.levels]
+                for kind in self._kinds
+            ]
             flow = _Flow(costs, [len(kind.members) for kind in self._kinds])
             if self._fill(flow):
                 return sorted(self._hand_out(flow))
         return []
-
-    def _costs(self, kind: _Kind, allowed: int) -> list[int | None]:
-        """For each GPU; ``None``: farther than allowed."""
-        return [found * self._scale + kind.dislike if found <= allowed else None for found in kind.levels]
 
     def _fill(self, flow: _Flow) -> bool:
         """What every GPU must have, then one more for as many GPUs as there are devices for."""
@@ -156,8 +154,6 @@ class _Match:
 
 
 class _Added(NamedTuple):
-    """Devices that a GPU has got."""
-
     gpu: int
     amount: int
 
@@ -254,7 +250,7 @@ JsonObject = dict[str, Any]
 
 MAX_GPUS_IN_DATA = 16
 """More than any node has; the nearest of them."""
-MAX_DOUBTS_IN_MESSAGE = 4
+_MAX_DOUBTS_IN_MESSAGE = 4
 
 _REASONS = {
     Distance.PIX: ConditionReason.SAME_PCIE_SWITCH,
@@ -273,8 +269,10 @@ def build_condition(verdict: Verdict) -> Condition:
     if verdict.is_unclear:
         return _describe_doubts(verdict)
     if verdict.distance is None:
-        return _condition(None, ConditionReason.PLACE_UNKNOWN, _describe_unknown(verdict))
-    return _condition(True, _REASONS[verdict.distance], _describe_aligned(verdict, verdict.distance))
+        what = f"how far it is from {verdict.gpu.name}" if verdict.gpu else "where the GPU sits"
+        return _condition(None, ConditionReason.PLACE_UNKNOWN, f"the node does not report {what}")
+    limit = "" if verdict.distance is Distance.PIX else "; nothing nearer on this node"
+    return _condition(True, _REASONS[verdict.distance], _describe_pair(verdict.gpu, verdict.distance) + limit)
 
 
 def build_alignment(verdict: Verdict) -> JsonObject:
@@ -285,16 +283,8 @@ def build_alignment(verdict: Verdict) -> JsonObject:
     data["best"] = _name(None if verdict.is_unclear else verdict.best)
     if verdict.better is not None and verdict.is_surely_worse:
         data["better"] = _describe_better(verdict.better)
-    nearest = sorted(verdict.row, key=_nearness)[:MAX_GPUS_IN_DATA]
-    return {**data, "distances": {gpu.name: _name(found) for gpu, found in sorted(nearest, key=_gpu_name)}}
-
-
-def _nearness(measured: Measured) -> int:
-    return len(Distance) if measured.distance is None else measured.distance
-
-
-def _gpu_name(measured: Measured) -> str:
-    return measured.gpu.name
+    nearest = sorted(verdict.row, key=lambda measured: level(measured.distance))[:MAX_GPUS_IN_DATA]
+    return {**data, "distances": dict(sorted((gpu.name, _name(found)) for gpu, found in nearest))}
 
 
 def _name(value: Distance | None) -> str:
@@ -302,14 +292,9 @@ def _name(value: Distance | None) -> str:
 
 
 def _describe_better(better: Better) -> JsonObject:
-    data: JsonObject = {"device": better.candidate.device.name, "distance": better.distance.name}
-    data["gpu"] = better.gpu.name
-    return {**data, "claim": better.candidate.holder} if better.candidate.holder else data
-
-
-def _describe_aligned(verdict: Verdict, found: Distance) -> str:
-    limit = "" if found is Distance.PIX else "; nothing nearer on this node"
-    return f"{_describe_pair(verdict.gpu, found)}{limit}"
+    candidate = better.candidate
+    data = {"device": candidate.device.name, "distance": better.distance.name, "gpu": better.gpu.name}
+    return {**data, "claim": candidate.holder} if candidate.holder else data
 
 
 def _describe_worse(verdict: Verdict) -> str:
@@ -329,23 +314,13 @@ def _describe_pair(gpu: PodGpu | None, found: Distance) -> str:
     return f"{found.name} to {gpu.name}{source}: {found.meaning}"
 
 
-def _describe_unknown(verdict: Verdict) -> str:
-    if verdict.gpu is None:
-        return "the node does not report where the GPU sits"
-    return f"the node does not report how far it is from {verdict.gpu.name}"
-
-
 def _describe_doubts(verdict: Verdict) -> Condition:
-    told = list(verdict.doubts[:MAX_DOUBTS_IN_MESSAGE])
-    more = len(verdict.doubts) - len(told)
-    text = "; ".join([*(doubt.text for doubt in told), *([f"and {more} more"] if more else [])])
-    is_other: bool = all(map(_is_other_driver, verdict.doubts))
+    texts = [doubt.text for doubt in verdict.doubts[:_MAX_DOUBTS_IN_MESSAGE]]
+    if more := len(verdict.doubts) - len(texts):
+        texts.append(f"and {more} more")
+    is_other = all(doubt.is_other_driver for doubt in verdict.doubts)
     reason = ConditionReason.OTHER_DRIVERS_DEVICES if is_other else ConditionReason.GPUS_UNCLEAR
-    return _condition(None, reason, text)
-
-
-def _is_other_driver(doubt: Doubt) -> bool:
-    return doubt.is_other_driver
+    return _condition(None, reason, "; ".join(texts))
 
 
 def _condition(status: bool | None, reason: ConditionReason, message: str) -> Condition:
@@ -373,8 +348,6 @@ class Better(Struct, frozen=True):
 
 
 class Measured(NamedTuple):
-    """One GPU of the pod and how far it is."""
-
     gpu: PodGpu
     distance: Distance | None
 
@@ -422,15 +395,11 @@ def judge_pod(
     return tuple(verdicts)
 
 
-def is_rdma(device: Device) -> bool:
-    """Whether it does RDMA, with an interface or without one."""
-    return device.kind is DeviceKind.RDMA or bool(device.rdma_device)
-
-
 def _network_of(device: Device) -> tuple[bool, str]:
     """The properties that devices share with their alternatives: RDMA, and its link layer."""
-    layer = device.attributes.get(RDMA_LINK_LAYER.qualified) if is_rdma(device) else ""
-    return is_rdma(device), str(layer or "")
+    is_rdma = device.kind is DeviceKind.RDMA or bool(device.rdma_device)
+    layer = device.attributes.get(RDMA_LINK_LAYER.qualified) if is_rdma else ""
+    return is_rdma, str(layer or "")
 
 
 def _judge_kind(
@@ -449,9 +418,10 @@ def _judge_kind(
         row = tuple(Measured(gpu, distance(nic, gpu)) for gpu in gpus.gpus)
         is_worse = found.distance is not None and level(best) < found.distance
         choice = _find_better(found, free) if is_worse else None
-        if choice is not None:
+        better = None
+        if choice is not None and choice.gpu is not None and choice.distance is not None:
             free = [other for other in free if other is not choice] or free
-        better = None if choice is None else _describe(choice, pool, gpus.gpus)
+            better = Better(pool[choice.nic], gpus.gpus[choice.gpu], choice.distance)
         gpu = None if found.gpu is None else gpus.gpus[found.gpu]
         yield Verdict(row, gpu, found.distance, best, better, is_worse, gpus.doubts)
 
@@ -481,12 +451,6 @@ def _could_be(pairs: Sequence[Pair], chosen: Sequence[Pair]) -> list[Distance | 
 def _find_better(found: Pair, alternatives: Sequence[Pair]) -> Pair | None:
     """Return a device of the best choice that is nearer, preferably to the same GPU."""
     nearer = [other for other in alternatives if level(other.distance) < level(found.distance)]
-    if not nearer:
-        return None
-    return min(nearer, key=lambda other: (other.gpu != found.gpu, level(other.distance), other.nic))
-
-
-def _describe(choice: Pair, pool: Sequence[AlignmentCandidate], gpus: Sequence[PodGpu]) -> Better:
-    assert choice.gpu is not None
-    assert choice.distance is not None
-    return Better(pool[choice.nic], gpus[choice.gpu], choice.distance)
+    return min(
+        nearer, key=lambda other: (other.gpu != found.gpu, level(other.distance), other.nic), default=None
+    )

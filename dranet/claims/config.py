@@ -82,13 +82,12 @@ def find_breaches(
     for policy in policies:
         yield from _find_closed_fields(policy, paths)
     if effective is not None and any(policy.conditions for policy in policies):
-        canonical = effective.to_json(exclude_unset=True)
-        values = _common(asked, canonical)
+        values = _common(asked, effective.to_json(exclude_unset=True))
         for policy in policies:
             yield from _find_failures(policy, values, namespace)
 
 
-def _find_closed_fields(policy: ClassPolicy, paths: Sequence[tuple[str, ...]]) -> Iterator[ConfigProblem]:
+def _find_closed_fields(policy: ClassPolicy, paths: Iterable[tuple[str, ...]]) -> Iterator[ConfigProblem]:
     allow, lock = policy.policy.allow, policy.policy.lock
     for path in paths:
         locked = next((outer for outer in lock if _covers(outer, path)), None)
@@ -115,13 +114,11 @@ def _find_failures(
         if value is None:
             continue
         try:
-            holds = expression.holds(value, namespace)
+            if not expression.holds(value, namespace):
+                demand = rule.message or f"it must satisfy {rule.expression}"
+                yield ConfigProblem(path, f"is refused by {policy.owner}: {demand}")
         except CelError as error:
             yield ConfigProblem(path, f"is refused: the rule of {policy.owner} cannot be judged: {error}")
-            continue
-        if not holds:
-            demand = rule.message or f"it must satisfy {rule.expression}"
-            yield ConfigProblem(path, f"is refused by {policy.owner}: {demand}")
 
 
 def _value_at(values: Mapping[str, object], path: tuple[str, ...]) -> object:
@@ -204,7 +201,7 @@ def _show(value: object) -> str:
             return "a list"
 
 
-class Selection(Struct, frozen=True):
+class SelectedResult(Struct, frozen=True):
     """One of our results with the configs that apply to it, in the order of the claim."""
 
     result: AllocationResult
@@ -217,7 +214,7 @@ class Selection(Struct, frozen=True):
     """The claim's namespace."""
 
 
-def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
+def select_results(claim: Claim, driver: str) -> tuple[SelectedResult, ...]:
     """Return the results of our driver in the order of the claim; empty when the claim has none.
 
     Unlike DraNet, every config that applies is kept, and one that names a request applies to whichever
@@ -226,9 +223,14 @@ def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
     return tuple(_select(result, claim, driver) for result in claim.results if result.driver == driver)
 
 
-def _select(result: AllocationResult, claim: Claim, driver: str) -> Selection:
-    chosen = [(i, c) for i, c in enumerate(claim.configs) if c.driver == driver and _applies(c, result)]
-    return Selection(
+def _select(result: AllocationResult, claim: Claim, driver: str) -> SelectedResult:
+    chosen = [
+        (index, config)
+        for index, config in enumerate(claim.configs)
+        if config.driver == driver
+        and (not config.requests or not {result.request, result.main_request}.isdisjoint(config.requests))
+    ]
+    return SelectedResult(
         result,
         configs=tuple(config for _, config in chosen),
         config_indexes=tuple(index for index, _ in chosen),
@@ -237,16 +239,10 @@ def _select(result: AllocationResult, claim: Claim, driver: str) -> Selection:
     )
 
 
-def _applies(config: OpaqueConfig, result: AllocationResult) -> bool:
-    return not config.requests or not {result.request, result.main_request}.isdisjoint(config.requests)
-
-
 _GPU = DeviceKind.GPU
 
 
 class _Config(Struct, frozen=True):
-    """One config, read."""
-
     name: str
     """As messages call it: ``config[0] (from DeviceClass fast).parameters``."""
     source: ConfigSource
@@ -258,11 +254,10 @@ class _Config(Struct, frozen=True):
     policy: ClassPolicy | None
 
     def describe(self, problem: ConfigProblem) -> str:
-        """Return the line of a message for one problem."""
         return f"{join_path(problem.path, self.name)}: {' '.join(problem.text.split())}"
 
 
-def decode_configs(selections: Sequence[tuple[Selection, DeviceKind]]) -> tuple[NetworkConfig, ...]:
+def decode_configs(selections: Sequence[tuple[SelectedResult, DeviceKind]]) -> tuple[NetworkConfig, ...]:
     """One config for each selected result of a claim, in order, with the problems of all in one error.
 
     Configs are checked for a GPU and not applied to it where they are meant for network devices: those of a
@@ -279,7 +274,7 @@ def decode_configs(selections: Sequence[tuple[Selection, DeviceKind]]) -> tuple[
 
 
 def inspect_configs(
-    selections: Sequence[tuple[Selection, DeviceKind]],
+    selections: Sequence[tuple[SelectedResult, DeviceKind]],
 ) -> tuple[tuple[NetworkConfig, ...], list[str]]:
     """As :func:`decode_configs`, with the problems as lines; without any the configs count."""
     for_links = {i for selection, kind in selections if kind is not _GPU for i in _indexes(selection)}
@@ -288,12 +283,12 @@ def inspect_configs(
     return tuple(config for config, _ in decoded), list(problems)
 
 
-def _indexes(selection: Selection) -> Sequence[int]:
+def _indexes(selection: SelectedResult) -> Sequence[int]:
     return selection.config_indexes or range(len(selection.configs))
 
 
 def _decode(
-    selection: Selection, is_gpu: bool, for_links: Collection[int]
+    selection: SelectedResult, is_gpu: bool, for_links: Collection[int]
 ) -> tuple[NetworkConfig, list[str]]:
     """Return the merged config, which counts only without problems, and the problems. ``for_links`` are the
     indexes of configs that cover network devices."""
@@ -316,9 +311,8 @@ def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
     fields, parameters = split_envelope(opaque.parameters)
     problems: list[ConfigProblem] = []
     if is_claim and fields.pop("policy", None) is not None:
-        problems.append(
-            ConfigProblem(("policy",), "must not be in a claim: only a DeviceClass may carry one")
-        )
+        text = "must not be in a claim: only a DeviceClass may carry one"
+        problems.append(ConfigProblem(("policy",), text))
     envelope, found = decode(Envelope, fields)
     problems += found
     policy = None
@@ -381,16 +375,19 @@ def _depth(path: Path, value: object) -> int:
     return len(path)
 
 
-Json = dict[str, object]
-
-
-def merge(base: Mapping[str, object], over: Mapping[str, object], part: type[Part] = NetworkConfig) -> Json:
+def merge(
+    base: Mapping[str, object], over: Mapping[str, object], part: type[Part] = NetworkConfig
+) -> dict[str, object]:
     """``over`` wins. No deeper than the fields of ``part`` go, whatever the nesting of the input."""
-    merged = _outdate(base, over) if part is InterfaceConfig else dict(base)
-    fields = fields_of(part)
+    merged = dict(base)
+    if part is InterfaceConfig and over.get("type") is not None:
+        for kind in SUB_INTERFACE_TYPES:
+            if kind != over["type"]:
+                merged.pop(kind, None)
     for name, value in over.items():
-        field = fields.get(name)
-        if field is None or (value is not None and not (_nests(field) and isinstance(value, Mapping))):
+        field = fields_of(part).get(name)
+        nests = field is not None and (field.is_map or (field.part is not None and not field.is_list))
+        if field is None or (value is not None and not (nests and isinstance(value, Mapping))):
             merged[name] = value
         elif isinstance(value, Mapping):
             below = merged.get(name)
@@ -398,24 +395,15 @@ def merge(base: Mapping[str, object], over: Mapping[str, object], part: type[Par
     return merged
 
 
-def _nests(field: PartField) -> bool:
-    return field.is_map or (field.part is not None and not field.is_list)
-
-
-def _merge_below(base: Mapping[str, object], over: Mapping[str, object], field: PartField) -> Json:
+def _merge_below(
+    base: Mapping[str, object], over: Mapping[str, object], field: PartField
+) -> dict[str, object]:
     if field.part:
         return merge(base, over, field.part)
     return {**base, **{name: value for name, value in over.items() if value is not None}}
 
 
-def _outdate(interface: Mapping[str, object], over: Mapping[str, object]) -> Json:
-    """Drop the objects of other types than the one that ``over`` chooses."""
-    chosen = over.get("type")
-    outdated = [kind for kind in SUB_INTERFACE_TYPES if chosen is not None and kind != chosen]
-    return {name: value for name, value in interface.items() if name not in outdated}
-
-
-MAX_NAMED = 5
+_MAX_NAMED = 5
 """Pods named in a message; a claim may be reserved for 256."""
 
 
@@ -430,9 +418,14 @@ def choose_pod(claim: Claim, *, moves: bool) -> PodRef:
         ClaimError: UnsupportedClaim for a consumer that is no pod, and for several pods where a device moves;
             ClaimNotReserved when no pod has reserved the claim.
     """
-    others = [consumer for consumer in claim.reserved_for if not consumer.is_pod]
-    if others:
-        raise _not_a_pod(claim, others[0])
+    for consumer in claim.reserved_for:
+        if not consumer.is_pod:
+            kind = f"{consumer.resource}.{consumer.api_group}" if consumer.api_group else consumer.resource
+            raise ClaimError(
+                f"claim {claim.ref} is reserved for {kind} {consumer.name}",
+                hint="only pods and pod groups can use a claim of this driver",
+                reason=Reason.UNSUPPORTED_CLAIM,
+            )
     pods = list({consumer.uid: consumer for consumer in claim.reserved_for}.values())
     if not pods:
         raise ClaimError(
@@ -446,18 +439,9 @@ def choose_pod(claim: Claim, *, moves: bool) -> PodRef:
     return PodRef(namespace=claim.ref.namespace, name=pods[0].name, uid=pods[0].uid)
 
 
-def _not_a_pod(claim: Claim, consumer: Consumer) -> ClaimError:
-    kind = f"{consumer.resource}.{consumer.api_group}" if consumer.api_group else consumer.resource
-    return ClaimError(
-        f"claim {claim.ref} is reserved for {kind} {consumer.name}",
-        hint="only pods and pod groups can use a claim of this driver",
-        reason=Reason.UNSUPPORTED_CLAIM,
-    )
-
-
 def _too_many(claim: Claim, pods: Sequence[Consumer]) -> ClaimError:
-    names = ", ".join(pod.name for pod in pods[:MAX_NAMED])
-    more = f" and {len(pods) - MAX_NAMED} more" if len(pods) > MAX_NAMED else ""
+    names = ", ".join(pod.name for pod in pods[:_MAX_NAMED])
+    more = f" and {len(pods) - _MAX_NAMED} more" if len(pods) > _MAX_NAMED else ""
     return ClaimError(
         f"claim {claim.ref} is used by {len(pods)} pods ({names}{more}), and a network device can be in one "
         "pod only",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_interface
 from typing import Any
 
@@ -32,7 +32,6 @@ from dranet.model.plan import (
     AddRule,
     AttachPlan,
     CreateLink,
-    DhcpLease,
     JoinVrf,
     MoveLink,
     MoveRdma,
@@ -99,22 +98,21 @@ def report_attached(driver: str, prepared: PreparedDevice, link: AttachedLink | 
     status = replace(_status(driver, prepared, _ready(prepared)), data=build_data(prepared, link))
     if link is None:
         return status
-    return replace(
-        status,
-        interface_name=link.pod_ifname,
-        hardware_address=link.mac,
-        ips=tuple(dict.fromkeys(link.addresses))[:MAX_IPS],
-    )
+    ips = tuple(dict.fromkeys(link.addresses))[:MAX_IPS]
+    return replace(status, interface_name=link.pod_ifname, hardware_address=link.mac, ips=ips)
 
 
 def add_alignment(status: DeviceStatus, alignment: Verdict) -> DeviceStatus:
     """Add the alignment verdict to the status of an attached device."""
-    known = {**status.data, "alignment": build_alignment(alignment)}
-    return replace(
-        status,
-        conditions=(*status.conditions, build_condition(alignment)),
-        data={key: known[key] for key in DATA_KEYS if key in known},
-    )
+    return _with_alignment(status, [build_condition(alignment)], build_alignment(alignment))
+
+
+def _with_alignment(
+    status: DeviceStatus, conditions: Iterable[Condition], data: JsonObject | None
+) -> DeviceStatus:
+    known = {**status.data, **({"alignment": data} if data is not None else {})}
+    ordered = {key: known[key] for key in DATA_KEYS if key in known}
+    return replace(status, conditions=(*status.conditions, *conditions), data=ordered)
 
 
 def has_alignment(entry: JsonObject, *, certain: bool = False) -> bool:
@@ -136,14 +134,8 @@ def keep_alignment(status: DeviceStatus, entry: JsonObject) -> DeviceStatus:
         )
         for c in found
     )
-    known = dict(status.data)
-    if found and isinstance(alignment := (entry.get("data") or {}).get("alignment"), dict):
-        known["alignment"] = alignment
-    return replace(
-        status,
-        conditions=(*status.conditions, *kept),
-        data={key: known[key] for key in DATA_KEYS if key in known},
-    )
+    data = (entry.get("data") or {}).get("alignment") if found else None
+    return _with_alignment(status, kept, data if isinstance(data, dict) else None)
 
 
 def report_lease_lost(status: DeviceStatus, error: DranetError) -> DeviceStatus:
@@ -185,15 +177,14 @@ def _ready(prepared: PreparedDevice) -> tuple[Condition, ...]:
     if prepared.plan is None:
         return (Condition(ConditionType.READY, True, ConditionReason.DEVICE_READY),)
     reason = _READY_REASONS[prepared.device.kind]
-    conditions = [
+    rdma = Condition(ConditionType.RDMA_LINK_READY, True, ConditionReason.RDMA_LINK_READY)
+    return (
         Condition(ConditionType.ATTACHED, True, ConditionReason.DEVICE_ATTACHED),
         Condition(ConditionType.CONFIGURED, True, ConditionReason.DEVICE_CONFIGURED),
-    ]
-    if _moves_rdma(prepared):
-        conditions.append(Condition(ConditionType.RDMA_LINK_READY, True, ConditionReason.RDMA_LINK_READY))
-    conditions.append(Condition(ConditionType.NETWORK_READY, True, reason))
-    conditions.append(Condition(ConditionType.READY, True, reason))
-    return tuple(conditions)
+        *([rdma] if _moves_rdma(prepared) else []),
+        Condition(ConditionType.NETWORK_READY, True, reason),
+        Condition(ConditionType.READY, True, reason),
+    )
 
 
 def _moves_rdma(prepared: PreparedDevice) -> bool:
@@ -250,42 +241,34 @@ DATA_KEYS = {
 
 def build_data(prepared: PreparedDevice, link: AttachedLink | None) -> JsonObject:
     """What is known of an attached device, without what is empty."""
-    known = {**_of_device(prepared), **_of_plan(prepared.plan), **_of_link(link)}
-    return {key: known[key] for key in DATA_KEYS if known.get(key) not in (None, "", [], {})}
-
-
-def _of_device(prepared: PreparedDevice) -> JsonObject:
     device = prepared.device
-    return {
+    known = {
         "rdmaDevice": (prepared.rdma.pod_name or device.rdma_device) if prepared.rdma.nodes else "",
         "pciAddress": device.pci_address,
         "pcieRoot": device.pcie_root,
         "numaNode": device.numa_node,
+        **(_of_plan(prepared.plan) if prepared.plan else {}),
+        **(_of_link(link) if link else {}),
     }
+    return {key: known[key] for key in DATA_KEYS if known.get(key) not in (None, "", [], {})}
 
 
-def _of_plan(plan: AttachPlan | None) -> JsonObject:
-    if plan is None:
-        return {}
-    return {
-        **_of_origin(plan),
-        "vrf": next((step.name for step in plan.steps if isinstance(step, JoinVrf)), ""),
-        "dhcp": _describe_lease(plan.lease),
-    }
-
-
-def _of_origin(plan: AttachPlan) -> JsonObject:
+def _of_plan(plan: AttachPlan) -> JsonObject:
+    known: dict[str, object] = {}
     for step in plan.steps:
-        if isinstance(step, CreateLink):
-            return {"type": step.kind, "hostInterfaceName": step.parent_ifname}
-        if isinstance(step, MoveLink):
-            return {"type": "passthrough", "hostInterfaceName": plan.host.ifname if plan.host else ""}
-    return {}
+        match step:
+            case CreateLink():
+                known |= {"type": step.kind, "hostInterfaceName": step.parent_ifname}
+            case MoveLink():
+                known |= {"type": "passthrough", "hostInterfaceName": plan.host.ifname if plan.host else ""}
+            case JoinVrf():
+                known["vrf"] = step.name
+    if plan.lease is not None:
+        known["dhcp"] = {"server": plan.lease.server, "leaseSeconds": plan.lease.lease_seconds}
+    return known
 
 
-def _of_link(link: AttachedLink | None) -> JsonObject:
-    if link is None:
-        return {}
+def _of_link(link: AttachedLink) -> JsonObject:
     known: JsonObject = {
         "interfaceName": link.pod_ifname,
         "hardwareAddress": link.mac,
@@ -300,7 +283,7 @@ def _of_link(link: AttachedLink | None) -> JsonObject:
 
 
 def _describe_route(route: AttachedRoute) -> JsonObject:
-    texts = dict(_present(destination=route.destination, gateway=", ".join(route.gateways)))
+    texts = _present(destination=route.destination, gateway=", ".join(route.gateways))
     return texts if route.table == TABLE_MAIN else {**texts, "table": route.table}
 
 
@@ -315,15 +298,11 @@ def _describe_rule(rule: AddRule) -> JsonObject:
         outputInterface=rule.output_interface,
     )
     version = {} if rule.source or rule.destination else {"family": f"IPv{rule.family}"}
-    return {"priority": rule.priority, "table": rule.table, **dict(texts), **version}
+    return {"priority": rule.priority, "table": rule.table, **texts, **version}
 
 
-def _describe_lease(lease: DhcpLease | None) -> JsonObject:
-    return {} if lease is None else {"server": lease.server, "leaseSeconds": lease.lease_seconds}
-
-
-def _present(**texts: str) -> Iterator[tuple[str, str]]:
-    return ((key, text) for key, text in texts.items() if text)
+def _present(**texts: str) -> dict[str, str]:
+    return {key: text for key, text in texts.items() if text}
 
 
 KIND = "DeviceMetadata"
@@ -340,8 +319,7 @@ LINK_IN_POD = f"{DOMAIN}/linkInPod"
 """For a device with admin access: whether a pod has it in its network namespace now."""
 
 READ_ONLY = ("ro", "bind", "nosuid", "nodev", "noexec")
-
-MAX_GIDS = 16
+_MAX_GIDS = 16
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -360,9 +338,6 @@ class DeviceFacts(Struct, frozen=True):
     link: AttachedLink | None = None
 
 
-# --- decided at Prepare ---------------------------------------------------------------------------------
-
-
 def plan_metadata(
     claim: Claim, record: PreparedClaim, driver: str, name_file: Callable[[str], str] | None
 ) -> PreparedClaim:
@@ -379,29 +354,14 @@ def plan_metadata(
     named = replace(record, devices=devices, pod_claim_name=name if _DNS_LABEL.fullmatch(name) else "")
     if name_file is None:
         return named
-    return replace(
-        named, devices=_add_files(devices, name_file), metadata=_plan_files(devices, claim.results, driver)
-    )
-
-
-def _plan_files(
-    devices: Iterable[PreparedDevice], results: Iterable[AllocationResult], driver: str
-) -> tuple[RequestMetadata, ...]:
-    shared = {result.main_request for result in results if result.driver != driver}
-    requests = dict.fromkeys(device.request for device in devices)
-    return tuple(RequestMetadata(request, whole_folder=request not in shared) for request in requests)
-
-
-def _add_files(
-    devices: Iterable[PreparedDevice], name_file: Callable[[str], str]
-) -> tuple[PreparedDevice, ...]:
-    done: set[str] = set()
-    named = []
+    with_files, requests = [], dict[str, None]()
     for device in devices:
-        file = () if device.request in done else (name_file(device.request),)
-        done.add(device.request)
-        named.append(replace(device, cdi_ids=(*device.cdi_ids, *file)))
-    return tuple(named)
+        file = () if device.request in requests else (name_file(device.request),)
+        requests[device.request] = None
+        with_files.append(replace(device, cdi_ids=(*device.cdi_ids, *file)))
+    shared = {result.main_request for result in claim.results if result.driver != driver}
+    files = (RequestMetadata(request, whole_folder=request not in shared) for request in requests)
+    return replace(named, devices=tuple(with_files), metadata=tuple(files))
 
 
 def file_name(driver: str) -> str:
@@ -422,15 +382,10 @@ def mount_file(record: PreparedClaim, wanted: RequestMetadata, folder: str, driv
     return Mount(f"{folder}/{name}", f"{inside}/{name}", options=READ_ONLY)
 
 
-# --- what the pod has ------------------------------------------------------------------------------------
-
-
 def pod_rdma_device(prepared: PreparedDevice) -> str:
     """The RDMA device that the pod's containers can use; empty where it has none, or where it stays with the
     node."""
-    plan = prepared.plan
-    is_theirs = plan is not None and any(isinstance(step, MoveRdma) for step in plan.steps)
-    is_usable = is_theirs or bool(prepared.rdma.nodes)
+    is_usable = _moves_rdma(prepared) or bool(prepared.rdma.nodes)
     name = prepared.rdma.pod_name or prepared.device.rdma_device
     return name if is_usable and not prepared.admin_access else ""
 
@@ -443,12 +398,13 @@ def select_gids(prepared: PreparedDevice, addresses: Iterable[str], gids: Iterab
     """
     distinct = dict.fromkeys(gids)
     if prepared.plan is not None and prepared.plan.is_on_top:
-        own = {_gid_of(address) for address in addresses}
+        own = {as_gid(address) for address in addresses}
         distinct = {gid: None for gid in distinct if gid in own}
-    return tuple(distinct)[:MAX_GIDS]
+    return tuple(distinct)[:_MAX_GIDS]
 
 
-def _gid_of(address: str) -> str:
+def as_gid(address: str) -> str:
+    """The GID of an address in CIDR form; an IPv4 one is mapped into IPv6."""
     ip = ip_interface(address).ip
     return ip_interface(f"::ffff:{ip}" if ip.version == 4 else ip).ip.exploded
 
@@ -461,9 +417,6 @@ def pod_attributes(prepared: PreparedDevice, gids: Sequence[str]) -> Attributes:
     if name := pod_rdma_device(prepared):
         attributes[RDMA_DEVICE.qualified] = name
     return attributes
-
-
-# --- the document ----------------------------------------------------------------------------------------
 
 
 def build_document(

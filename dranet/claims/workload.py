@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_interface
-from posixpath import basename, normpath
+from posixpath import basename, dirname, normpath
 from typing import TypeVar
 
 from msgspec import Struct
 
 from dranet.claims.alignment import Pair, level, pair
-from dranet.claims.report import pod_rdma_device
+from dranet.claims.report import as_gid, pod_rdma_device
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import (
     AUTO,
@@ -69,22 +69,22 @@ def list_nics(
     """The pod's own network devices: those of the first GPU first, of one GPU the nearest first.
 
     Args:
-        records: those of all claims of the pod. gpus: in the order in which the pod counts them. ports: the
-        ports of RDMA devices; one port where it is not known. is_for: whether a device counts, decided by its
-        parameters. A NIC for storage is not for NCCL, and takes no
-            GPU from those that are.
+        records: those of all claims of the pod.
+        gpus: in the order in which the pod counts them.
+        ports: the ports of RDMA devices; one port where it is not known.
+        is_for: whether a device counts, decided by its parameters. A NIC for storage is not for NCCL, and
+            takes no GPU from those that are.
     """
-    prepared = sorted(
-        (one for one in _iter_devices(records) if is_for(one.workload)),
-        key=lambda one: (one.device.pci_address, one.device.name),
-    )
-    pairs = pair([one.device for one in prepared], gpus).pairs
-    places = sorted(range(len(prepared)), key=lambda i: (_rank(pairs[i], len(gpus)), i))
-    return tuple(_describe(prepared[i], pairs[i], gpus, ports) for i in places)
+    devices = (device for record in records for device in record.devices)
+    own = [one for one in devices if one.plan and not one.admin_access and is_for(one.workload)]
+    own.sort(key=lambda one: (one.device.pci_address, one.device.name))
+    pairs = pair([one.device for one in own], gpus).pairs
 
+    def rank(index: int) -> tuple[int, int]:
+        gpu = pairs[index].gpu
+        return len(gpus) if gpu is None else gpu, level(pairs[index].distance)
 
-def _rank(pairing: Pair, last: int) -> tuple[int, int]:
-    return last if pairing.gpu is None else pairing.gpu, level(pairing.distance)
+    return tuple(_describe(own[i], pairs[i], gpus, ports) for i in sorted(range(len(own)), key=rank))
 
 
 def _describe(
@@ -103,14 +103,7 @@ def _describe(
     )
 
 
-def _iter_devices(records: Iterable[PreparedClaim]) -> Iterator[PreparedDevice]:
-    for record in records:
-        for prepared in record.devices:
-            if prepared.plan is not None and not prepared.admin_access:
-                yield prepared
-
-
-ROCE_V2 = "RoCE v2"
+_ROCE_V2 = "RoCE v2"
 
 
 class GidChoice(Struct, frozen=True):
@@ -126,10 +119,11 @@ def choose_gid_index(nics: Iterable[PodNic], tables: Mapping[str, Sequence[GidSl
     It is that of the RoCE v2 GID that is the pod's address (IBTA annex A17), of an IPv4 address first, as
     NCCL does. ``tables`` are by RDMA device.
     """
-    found: dict[str, int | None] = {}
-    for nic in nics:
-        if nic.rdma_device:
-            found[nic.rdma_device] = _find(nic.addresses, tables.get(nic.rdma_device, ()))
+    found = {
+        nic.rdma_device: _find_index(nic.addresses, tables.get(nic.rdma_device, ()))
+        for nic in nics
+        if nic.rdma_device
+    }
     lacking = [name for name, index in found.items() if index is None]
     if not found or lacking:
         what = ", ".join(lacking) or "the pod's devices"
@@ -141,24 +135,16 @@ def choose_gid_index(nics: Iterable[PodNic], tables: Mapping[str, Sequence[GidSl
     return GidChoice(indexes.pop(), "the RoCE v2 GID of the pod's address")
 
 
-def _find(addresses: Iterable[str], slots: Sequence[GidSlot]) -> int | None:
-    v2 = {slot.gid: slot.index for slot in reversed(slots) if slot.type == ROCE_V2}
+def _find_index(addresses: Iterable[str], slots: Sequence[GidSlot]) -> int | None:
+    v2 = {slot.gid: slot.index for slot in reversed(slots) if slot.type == _ROCE_V2}
     ordered = sorted(addresses, key=lambda address: ":" in address)
     return next((v2[gid] for gid in map(as_gid, ordered) if gid in v2), None)
 
 
-def as_gid(address: str) -> str:
-    """The GID of an address in CIDR form; an IPv4 one is mapped into IPv6."""
-    ip = ip_interface(address).ip
-    return ip_interface(f"::ffff:{ip}" if ip.version == 4 else ip).ip.exploded
+_T = TypeVar("_T")
 
-
-T = TypeVar("T")
-
-
-UCX_NET_DEVICES = "UCX_NET_DEVICES"
-FORK_SAFE, HUGE_PAGES_SAFE = "RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE"
-_SAME_MEANING = {FORK_SAFE: "IBV_FORK_SAFE"}
+_FORK_SAFE, _HUGE_PAGES_SAFE = "RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE"
+_SAME_MEANING = {_FORK_SAFE: "IBV_FORK_SAFE"}
 """Another name of libibverbs for the same setting."""
 
 
@@ -192,7 +178,7 @@ def merge_settings(records: Iterable[PreparedClaim]) -> WorkloadSettings:
     )
 
 
-def _one(path: str, values: Iterable[T], nothing: T) -> T:
+def _one(path: str, values: Iterable[_T], nothing: _T) -> _T:
     asked = [value for value in dict.fromkeys(values) if value != nothing]
     if len(asked) > 1:
         listed = " and ".join("auto" if value == AUTO else str(value) for value in asked)
@@ -215,8 +201,19 @@ def build_environment(
         files: names of the files that the container gets.
         present: names of the variables that it has.
     """
-    wanted = [*_name_files(files, present), *_name_devices(settings, nics)]
-    wanted += [(FORK_SAFE, "1")] * settings.fork_safe + [(HUGE_PAGES_SAFE, "1")] * settings.huge_pages_safe
+    wanted = []
+    if CONFIG_NAME in files:
+        wanted.append((CONF_FILE, CONFIG_PATH))
+    elif TOPOLOGY_NAME in files and CONF_FILE not in present:
+        # A config file of the container's own may name a topology, over which this variable would win.
+        wanted.append((TOPO_FILE, TOPOLOGY_PATH))
+    names = dict.fromkeys(name for nic in nics for name in _ucx_names(nic))
+    if settings.ucx_net_devices and names:
+        wanted.append(("UCX_NET_DEVICES", ",".join(names)))
+    if settings.fork_safe:
+        wanted.append((_FORK_SAFE, "1"))
+    if settings.huge_pages_safe:
+        wanted.append((_HUGE_PAGES_SAFE, "1"))
     return tuple(
         (name, value)
         for name, value in wanted
@@ -224,23 +221,8 @@ def build_environment(
     )
 
 
-def _name_files(files: Collection[str], present: Collection[str]) -> Iterator[tuple[str, str]]:
-    """A config file of the container's own may name a topology, over which a variable would win."""
-    if CONFIG_NAME in files:
-        yield CONF_FILE, CONFIG_PATH
-    elif TOPOLOGY_NAME in files and CONF_FILE not in present:
-        yield TOPO_FILE, TOPOLOGY_PATH
-
-
-def _name_devices(settings: WorkloadSettings, nics: Sequence[PodNic]) -> Iterator[tuple[str, str]]:
-    """UCX counts ports; a device without RDMA goes by the name of its interface."""
-    if settings.ucx_net_devices:
-        names = [name for nic in nics for name in _ucx_names(nic)]
-        if names:
-            yield UCX_NET_DEVICES, ",".join(dict.fromkeys(names))
-
-
 def _ucx_names(nic: PodNic) -> Iterator[str]:
+    """UCX counts ports; a device without RDMA goes by the name of its interface."""
     if nic.rdma_device and is_plain(nic.rdma_device):
         yield from (f"{nic.rdma_device}:{port}" for port in nic.ports)
     elif is_plain(nic.ifname):
@@ -273,36 +255,32 @@ def list_memory_nodes(
 
 
 VIRTUAL_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
-_CONFIGS = frozenset({"/etc/nccl.conf", "/etc/rccl.conf"})
-_HOME_CONFIGS = frozenset({".nccl.conf", ".rccl.conf"})
-_UCX_CONFIG = "ucx.conf"
+"""Where NCCL and RCCL look for a topology if none is named (``topo.cc``), as clouds give to machines."""
 
 
 def has_config(mounts: Iterable[Mount]) -> bool:
-    """Whether one of them is a config file of NCCL's or RCCL's."""
-    places = {_place(mount) for mount in mounts}
-    return not places.isdisjoint(_CONFIGS) or any(basename(place) in _HOME_CONFIGS for place in places)
+    """Whether one is a config file of NCCL's, or of RCCL's (``param.cc``)."""
+    for place in (_resolve(mount.destination) for mount in mounts):
+        if place in ("/etc/nccl.conf", "/etc/rccl.conf") or basename(place) in (".nccl.conf", ".rccl.conf"):
+            return True
+    return False
 
 
 def has_ucx_config(mounts: Iterable[Mount]) -> bool:
-    """Whether one of them is a config file of UCX'."""
-    return any(basename(_place(mount)) == _UCX_CONFIG for mount in mounts)
+    """UCX reads one in several folders (``src/ucs/config/parser.c``)."""
+    return any(basename(_resolve(mount.destination)) == "ucx.conf" for mount in mounts)
 
 
 def has_topology(mounts: Iterable[Mount]) -> bool:
-    """Whether one of them is a topology where NCCL looks for one, or the folder of it."""
+    """Whether one is at :data:`VIRTUAL_TOPOLOGY`, or is the folder of it."""
     wanted = _resolve(VIRTUAL_TOPOLOGY)
-    return any(_place(mount) in (wanted, wanted.rpartition("/")[0]) for mount in mounts)
+    return any(_resolve(mount.destination) in (wanted, dirname(wanted)) for mount in mounts)
 
 
 def has_other(mounts: Iterable[Mount], source: str) -> bool:
     """Whether something else than this source is mounted at the place of the driver's files."""
     wanted = _resolve(FOLDER)
-    return any(_place(mount) == wanted and mount.source != source for mount in mounts)
-
-
-def _place(mount: Mount) -> str:
-    return _resolve(mount.destination)
+    return any(_resolve(mount.destination) == wanted and mount.source != source for mount in mounts)
 
 
 def _resolve(path: str) -> str:
@@ -313,15 +291,14 @@ def _resolve(path: str) -> str:
 
 CONF_FILE = "NCCL_CONF_FILE"
 TOPO_FILE = "NCCL_TOPO_FILE"
-IB_HCA = "NCCL_IB_HCA"
-GID_INDEX = "NCCL_IB_GID_INDEX"
-CROSS_NIC = "NCCL_CROSS_NIC"
-SOCKET_IFNAME = "NCCL_SOCKET_IFNAME"
+_IB_HCA = "NCCL_IB_HCA"
+_GID_INDEX = "NCCL_IB_GID_INDEX"
+_CROSS_NIC = "NCCL_CROSS_NIC"
+_SOCKET_IFNAME = "NCCL_SOCKET_IFNAME"
 
 _MOST_BYTES = 1023
 _COMMENT_CHARACTERS = 400
 """NCCL reads lines in pieces of 4,096 bytes."""
-_SEPARATE_RAILS = 0
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 """A name of an RDMA device that fits into lists of NCCL and UCX, which are separated by commas and colons."""
 
@@ -378,7 +355,10 @@ def render_config(inputs: ConfigInput) -> str:
 
 def _describe_order(nics: Sequence[PodNic], others: Sequence[PodNic]) -> Iterator[str]:
     yield "Network devices, those of the first GPU first:" if nics else "The pod has no network devices."
-    yield from (f"  {_describe_place(nic)}{_describe_gpu(nic)}" for nic in nics)
+    for nic in nics:
+        far = "unknown distance" if nic.distance is None else nic.distance.name
+        gpu = f", {far} from the GPU at {nic.gpu.pci_address or nic.gpu.name}" if nic.gpu else ""
+        yield f"  {_describe_place(nic)}{gpu}"
     if others:
         yield "Not for NCCL, as their parameters do not ask for this file:"
         yield from (f"  {_describe_place(nic)}" for nic in others)
@@ -390,13 +370,6 @@ def _describe_place(nic: PodNic) -> str:
     return f"{nic.name or nic.device.name}{link}{place}"
 
 
-def _describe_gpu(nic: PodNic) -> str:
-    if nic.gpu is None:
-        return ""
-    far = nic.distance.name if nic.distance is not None else "unknown distance"
-    return f", {far} from the GPU at {nic.gpu.pci_address or nic.gpu.name}"
-
-
 def _settings(inputs: ConfigInput) -> Iterator[tuple[str, str, str]]:
     """Name, value (empty: left to NCCL), reason."""
     settings = inputs.settings
@@ -405,57 +378,54 @@ def _settings(inputs: ConfigInput) -> Iterator[tuple[str, str, str]]:
         yield TOPO_FILE, inputs.topology_path, why
     yield from _list_hcas(inputs.nics)
     if settings.gid_index == AUTO and inputs.gids is not None:
-        index = inputs.gids.index
-        yield GID_INDEX, "" if index is None else str(index), _reason(GID_INDEX, index, inputs.gids.why)
+        if inputs.gids.index is None:
+            yield _GID_INDEX, "", f"Left to NCCL ({_GID_INDEX}): {inputs.gids.why}."
+        else:
+            yield _GID_INDEX, str(inputs.gids.index), f"The index of {inputs.gids.why}."
     elif settings.gid_index is not None:
-        yield GID_INDEX, str(settings.gid_index), "As the claim or its class asks."
+        yield _GID_INDEX, str(settings.gid_index), "As the claim or its class asks."
     if settings.cross_nic is not None:
         yield _choose_cross_nic(inputs.nics, settings.cross_nic)
     if settings.socket_interface:
-        name = f"={settings.socket_interface}"
-        yield SOCKET_IFNAME, name, "As the claim or its class asks, this name alone."
+        why = "As the claim or its class asks, this name alone."
+        yield _SOCKET_IFNAME, f"={settings.socket_interface}", why
     else:
         yield _choose_socket_interface(inputs)
 
 
 def _list_hcas(nics: Sequence[PodNic]) -> Iterator[tuple[str, str, str]]:
     names = [nic.rdma_device for nic in nics if nic.rdma_device]
-    odd = [name for name in names if not is_plain(name)]
-    if odd:
-        yield IB_HCA, "", "Left to NCCL: a device has a name that no list can have."
+    if not all(map(is_plain, names)):
+        yield _IB_HCA, "", "Left to NCCL: a device has a name that no list can have."
     elif names:
         # The sign in front of the list means: these names exactly, mlx5_1 is not mlx5_10.
-        yield (
-            IB_HCA,
-            "=" + ",".join(dict.fromkeys(names)),
-            "The RDMA devices that are for NCCL, and no others.",
-        )
+        listed = "=" + ",".join(dict.fromkeys(names))
+        yield _IB_HCA, listed, "The RDMA devices that are for NCCL, and no others."
     else:
-        yield IB_HCA, "", "No RDMA device is for NCCL."
-
-
-def _reason(name: str, value: int | None, why: str) -> str:
-    return f"Left to NCCL ({name}): {why}." if value is None else f"The index of {why}."
+        yield _IB_HCA, "", "No RDMA device is for NCCL."
 
 
 def _choose_cross_nic(nics: Sequence[PodNic], asked: int) -> tuple[str, str, str]:
     if asked != AUTO:
-        return CROSS_NIC, str(asked), "As the claim or its class asks."
+        return _CROSS_NIC, str(asked), "As the claim or its class asks."
     networks = [_networks(nic) for nic in nics]
     are_apart = sum(map(len, networks)) == len(set().union(*networks))
     if len(nics) > 1 and all(networks) and are_apart:
-        why = "Each device is in an IP network of its own: a connection stays on one rail."
-        return CROSS_NIC, str(_SEPARATE_RAILS), why
-    return CROSS_NIC, "", f"Left to NCCL ({CROSS_NIC}): the devices are not each in an IP network of its own."
+        return _CROSS_NIC, "0", "Each device is in an IP network of its own: a connection stays on one rail."
+    return (
+        _CROSS_NIC,
+        "",
+        f"Left to NCCL ({_CROSS_NIC}): the devices are not each in an IP network of its own.",
+    )
 
 
 def _choose_socket_interface(inputs: ConfigInput) -> tuple[str, str, str]:
     """Where NCCL has sockets alone they carry its data, and the cluster's network is not what was claimed."""
     if not any(nic.rdma_device for nic in inputs.nics):
-        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): without RDMA its data also takes it."
+        return _SOCKET_IFNAME, "", f"Left to NCCL ({_SOCKET_IFNAME}): without RDMA its data also takes it."
     if not is_plain(inputs.uplink):
-        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): no default route of the pod is known."
-    return SOCKET_IFNAME, f"={inputs.uplink}", "The interface of the pod's default route, this name alone."
+        return _SOCKET_IFNAME, "", f"Left to NCCL ({_SOCKET_IFNAME}): no default route of the pod is known."
+    return _SOCKET_IFNAME, f"={inputs.uplink}", "The interface of the pod's default route, this name alone."
 
 
 def _networks(nic: PodNic) -> set[str]:

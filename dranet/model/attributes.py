@@ -1,12 +1,8 @@
 """The catalogue of published attributes: every name with its type, its meaning and when it is left out.
 
-``inventory`` publishes from it, ``docs/user/attributes.md`` is generated from it (``cli.attributes_page``)
-and a test fails when the page is stale. Names and types are DraNet's where DraNet has them, because users'
-selectors name them. Limits are those of ``resource.k8s.io/v1``: a value that the API server would refuse
-takes the whole slice with it, so it is cut or left out here, never sent.
-
-A device may know more than a slice can take. The order of :data:`CATALOGUE` decides what is kept then;
-``inventory.slices`` carries it out.
+Names and types are DraNet's where DraNet has them, because users' selectors name them. Limits are those of
+``resource.k8s.io/v1``: a value that the API server would refuse takes the whole slice with it, so it is cut
+or left out here. Where a device has more than a slice can take, the order of :data:`CATALOGUE` decides.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -31,15 +28,13 @@ ALIBABA_DOMAIN = "alibaba.dra.net"
 
 MAX_VALUE_BYTES = 64
 MAX_NAME_LENGTH = 32
-MAX_DOMAIN_LENGTH = 63
+_MAX_DOMAIN_LENGTH = 63
 MAX_ATTRIBUTES_PER_DEVICE = 32
 """Together with capacities, of which we publish none."""
 MAX_VALUES_PER_DEVICE = 48
 """A list counts its items (Kubernetes 1.36)."""
 
 NOT_TEXT = "is no text (bytes that are not UTF-8)"
-TOO_BIG = "does not fit into 64 bits"
-EMPTY_LIST = "is an empty list"
 
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -55,11 +50,7 @@ class AttributeType(StrEnum):
 
 
 _PythonType = type[bool | int | str]
-_PYTHON_TYPES: dict[AttributeType, _PythonType] = {
-    AttributeType.STRING: str,
-    AttributeType.INT: int,
-    AttributeType.BOOL: bool,
-}
+_PYTHON_TYPES: dict[str, _PythonType] = {"string": str, "int": int, "bool": bool}
 
 
 class Stability(StrEnum):
@@ -107,7 +98,10 @@ class Attribute(
 
 
 _S, _I, _B = AttributeType.STRING, AttributeType.INT, AttributeType.BOOL
-_DRANET, _STANDARD, _MAY_CHANGE = Stability.DRANET, Stability.STANDARD, Stability.MAY_CHANGE
+_dranet = partial(Attribute, stability=Stability.DRANET)
+_essential = partial(_dranet, essential=True)
+_standard = partial(Attribute, domain=STANDARD_DOMAIN, stability=Stability.STANDARD, essential=True)
+_may_change = partial(Attribute, stability=Stability.MAY_CHANGE)
 _NO_LINK = "the device has no network interface"
 _NO_PCI = "the device is not on PCI"
 _NO_RDMA = "the device has no RDMA device"
@@ -118,142 +112,80 @@ _NO_PCI_LINK = "the function has no PCIe link of its own"
 _AS_MANY = "joined by commas, as many as fit whole"
 
 # Essential: without these nothing can be selected or aligned.
-RDMA = Attribute("rdma", _B, "whether the device has an RDMA device", stability=_DRANET, essential=True)
-VIRTUAL = Attribute(
-    "virtual",
-    _B,
-    "whether the interface is made by software (below `/sys/devices/virtual`)",
-    stability=_DRANET,
-    essential=True,
+RDMA = _essential("rdma", _B, "whether the device has an RDMA device")
+VIRTUAL = _essential(
+    "virtual", _B, "whether the interface is made by software (below `/sys/devices/virtual`)"
 )
-TYPE = Attribute(
+TYPE = _essential(
     "type",
     _S,
     "kind of the interface (`device` for hardware, `dummy`, `vlan`, `macvlan`, `ipoib` ...); `gpu` for a GPU",
     "the device is RDMA-only",
-    stability=_DRANET,
-    essential=True,
 )
-IFNAME = Attribute(
+IFNAME = _essential(
     "ifName",
     _S,
     "name of the interface on the node; empty on a GPU, so that a claim which selects by it skips GPUs",
     _NO_LINK,
-    stability=_DRANET,
-    essential=True,
 )
-STANDARD_PCIE_ROOT = Attribute(
-    "pcieRoot",
-    _S,
-    "PCIe root complex, `pci0000:00`",
-    _NO_PCI,
-    STANDARD_DOMAIN,
-    stability=_STANDARD,
-    essential=True,
+STANDARD_PCIE_ROOT = _standard("pcieRoot", _S, "PCIe root complex, `pci0000:00`", _NO_PCI)
+STANDARD_PCI_BUS_ID = _standard(
+    "pciBusID", _S, "PCI address, `dddd:bb:dd.f`", "no PCI, or a domain of over 4 digits"
 )
-STANDARD_PCI_BUS_ID = Attribute(
-    "pciBusID",
-    _S,
-    "PCI address, `dddd:bb:dd.f`",
-    "no PCI, or a domain of over 4 digits",
-    STANDARD_DOMAIN,
-    stability=_STANDARD,
-    essential=True,
-)
-STANDARD_NUMA_NODE = Attribute(
+STANDARD_NUMA_NODE = _standard(
     "numaNode",
     _I,
     "NUMA node; with the setting `list_attributes` a list: this node, then the nearest others of its socket",
     "the platform does not report it",
-    STANDARD_DOMAIN,
-    stability=_STANDARD,
-    essential=True,
     has_list_form=True,
 )
 
-# The rest of what DraNet publishes, of which what comes and goes has a late place.
-RDMA_DEVICE = Attribute(
-    "rdmaDevice",
-    _S,
-    "kernel name of the RDMA device; empty on a GPU, as `ifName` is",
-    _NO_RDMA,
-    stability=_DRANET,
+# What DraNet publishes for all interfaces.
+RDMA_DEVICE = _dranet(
+    "rdmaDevice", _S, "kernel name of the RDMA device; empty on a GPU, as `ifName` is", _NO_RDMA
 )
-NUMA_NODE = Attribute("numaNode", _I, "NUMA node", "the platform does not report it", stability=_DRANET)
-PCI_ADDRESS = Attribute("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI, stability=_DRANET)
-PCI_VENDOR = Attribute(
-    "pciVendor",
-    _S,
-    "PCI vendor's name, as in pci.ids; `unknown` if it is not there",
-    _NO_PCI,
-    stability=_DRANET,
+NUMA_NODE = _dranet("numaNode", _I, "NUMA node", "the platform does not report it")
+PCI_ADDRESS = _dranet("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI)
+PCI_VENDOR = _dranet(
+    "pciVendor", _S, "PCI vendor's name, as in pci.ids; `unknown` if it is not there", _NO_PCI
 )
-PCI_DEVICE = Attribute(
+PCI_DEVICE = _dranet(
     "pciDevice",
     _S,
     "PCI device's name, as in pci.ids: `Elastic Fabric Adapter (EFA)`; `unknown` if it is not there",
     _NO_PCI,
-    stability=_DRANET,
 )
-PCI_SUBSYSTEM = Attribute(
-    "pciSubsystem",
-    _S,
-    "PCI subsystem's device id, four hex digits; `0000` without one",
-    _NO_PCI,
-    stability=_DRANET,
+PCI_SUBSYSTEM = _dranet(
+    "pciSubsystem", _S, "PCI subsystem's device id, four hex digits; `0000` without one", _NO_PCI
 )
-IS_SRIOV_VF = Attribute("isSriovVf", _B, "always true", _NO_VF, stability=_DRANET)
-SRIOV = Attribute(
+IS_SRIOV_VF = _dranet("isSriovVf", _B, "always true", _NO_VF)
+SRIOV = _dranet(
     "sriov",
     _B,
     "whether the function can make virtual functions",
     "neither an interface nor on PCI, or a GPU",
-    stability=_DRANET,
 )
-SRIOV_VFS = Attribute("sriovVfs", _I, "virtual functions made now", "it cannot make any", stability=_DRANET)
-MAC = Attribute("mac", _S, "hardware address", _NO_LINK, stability=_DRANET)
-MTU = Attribute("mtu", _I, "MTU in bytes", _NO_LINK, stability=_DRANET)
-STATE = Attribute(
-    "state", _S, "operational state: `up`, `down`, `lowerlayerdown` ...", _NO_LINK, stability=_DRANET
-)
-ENCAPSULATION = Attribute(
-    "encapsulation", _S, "link layer: `ether`, `infiniband` ...", _NO_LINK, stability=_DRANET
-)
-_ADDRESSES = "global unicast {} addresses in CIDR form, sorted, " + _AS_MANY
-IPV4 = Attribute("ipv4", _S, _ADDRESSES.format("IPv4"), "it has none", stability=_DRANET)
-IPV6 = Attribute("ipv6", _S, _ADDRESSES.format("IPv6"), "it has none", stability=_DRANET)
-ALIAS = Attribute("alias", _S, "the interface's alias, may be empty", _NO_LINK, stability=_DRANET)
-EBPF = Attribute(
+SRIOV_VFS = _dranet("sriovVfs", _I, "virtual functions made now", "it cannot make any")
+MAC = _dranet("mac", _S, "hardware address", _NO_LINK)
+MTU = _dranet("mtu", _I, "MTU in bytes", _NO_LINK)
+STATE = _dranet("state", _S, "operational state: `up`, `down`, `lowerlayerdown` ...", _NO_LINK)
+ENCAPSULATION = _dranet("encapsulation", _S, "link layer: `ether`, `infiniband` ...", _NO_LINK)
+ALIAS = _dranet("alias", _S, "the interface's alias, may be empty", _NO_LINK)
+EBPF = _dranet(
     "ebpf",
     _B,
     "whether BPF programs are attached to the TC or TCX hooks",
     "no interface, or it could not be read",
-    stability=_DRANET,
 )
-TC_FILTERS = Attribute(
-    "tcFilterNames",
-    _S,
-    f"names of the BPF programs on the TC hooks, sorted, {_AS_MANY}",
-    "it has none",
-    stability=_DRANET,
-)
-TCX_PROGRAMS = Attribute(
-    "tcxProgramNames",
-    _S,
-    f"names of the BPF programs on the TCX hooks, sorted, {_AS_MANY}",
-    "it has none",
-    stability=_DRANET,
-)
-ERDMA = Attribute(
+ERDMA = _dranet(
     "erdma",
     _B,
     "always true: the RDMA function's driver is `erdma`",
     "it is not Alibaba's eRDMA",
     ALIBABA_DOMAIN,
-    stability=_DRANET,
 )
 
-# Ours, the most useful first.
+# What a claim aligns by.
 NEAREST_GPUS = Attribute(
     "nearestGpus",
     _S,
@@ -273,8 +205,9 @@ PCIE_SWITCH = Attribute(
     "there is no switch: functions that have the same are `PIX`",
     "no PCI, or the function is on the root bus",
 )
-LINK_SPEED = Attribute(
-    "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not report it"
+SRIOV_PF_ADDRESS = Attribute("sriovPfAddress", _S, "PCI address of the physical function", _NO_VF)
+SRIOV_VF_INDEX = Attribute(
+    "sriovVfIndex", _I, "number of the virtual function, from 0, as `ip link set PF vf N` has it", _NO_VF
 )
 RDMA_LINK_LAYER = Attribute(
     "rdmaLinkLayer",
@@ -286,13 +219,25 @@ RDMA_PORT_STATE = Attribute("rdmaPortState", _S, "state of that port: `ACTIVE`, 
 RDMA_RATE = Attribute(
     "rdmaRateGbps", _I, "rate of that port in Gbit/s, rounded down", "the kernel does not report it"
 )
+LINK_SPEED = Attribute(
+    "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not report it"
+)
+
+# What comes and goes while the node runs.
+_ADDRESSES = "global unicast {} addresses in CIDR form, sorted, " + _AS_MANY
+IPV4 = _dranet("ipv4", _S, _ADDRESSES.format("IPv4"), "it has none")
+IPV6 = _dranet("ipv6", _S, _ADDRESSES.format("IPv6"), "it has none")
+TC_FILTERS = _dranet(
+    "tcFilterNames", _S, f"names of the BPF programs on the TC hooks, sorted, {_AS_MANY}", "it has none"
+)
+TCX_PROGRAMS = _dranet(
+    "tcxProgramNames", _S, f"names of the BPF programs on the TCX hooks, sorted, {_AS_MANY}", "it has none"
+)
+
+# The rest, the most useful first.
 GPU_VENDOR = Attribute("gpuVendor", _S, "`nvidia`, `amd`, `intel` ..., or the vendor id in hex", _NO_GPU)
 GPU_MODEL = Attribute("gpuModel", _S, "model name", "no GPU, or its driver does not report it")
 GPU_UUID = Attribute("gpuUUID", _S, "the vendor's unique id", "no GPU, or its driver does not report it")
-SRIOV_PF_ADDRESS = Attribute("sriovPfAddress", _S, "PCI address of the physical function", _NO_VF)
-SRIOV_VF_INDEX = Attribute(
-    "sriovVfIndex", _I, "number of the virtual function, from 0, as `ip link set PF vf N` has it", _NO_VF
-)
 BOND = Attribute("bond", _S, "the bond whose port the interface is", "it is not a port of a bond")
 BRIDGE = Attribute("bridge", _S, "the bridge whose port the interface is", "it is not a port of a bridge")
 PARENT = Attribute(
@@ -321,97 +266,30 @@ FIRMWARE_VERSION = Attribute(
 )
 RDMA_PORT_GUID = Attribute("rdmaPortGuid", _S, "GUID of that RDMA port", "the port has none")
 RDMA_NODE_GUID = Attribute("rdmaNodeGuid", _S, "GUID of the RDMA device", "the RDMA device has none")
-RDMA_GID_TYPES = Attribute(
+RDMA_GID_TYPES = _may_change(
     "rdmaGidTypes",
     _S,
     f"GID types of that RDMA port, sorted, {_AS_MANY}: `IB/RoCE v1,RoCE v2`",
     "its GID table is empty",
-    stability=_MAY_CHANGE,
 )
-RDMA_PKEYS = Attribute(
-    "rdmaPkeys",
-    _S,
-    f"partition keys of that RDMA port, in the order of the table, {_AS_MANY}",
-    "it has none",
-    stability=_MAY_CHANGE,
+RDMA_PKEYS = _may_change(
+    "rdmaPkeys", _S, f"partition keys of that RDMA port, in the order of the table, {_AS_MANY}", "it has none"
 )
 PERMANENT_MAC = Attribute("permanentMac", _S, "hardware address burnt in", _NOT_REPORTED)
 DUPLEX = Attribute("duplex", _S, "`full` or `half`", "the link is down, or the driver does not report it")
-QUEUES = Attribute("queues", _I, "receive queues in use", _NOT_REPORTED, stability=_MAY_CHANGE)
-XDP = Attribute("xdp", _B, "whether an XDP program is attached", _NO_LINK, stability=_MAY_CHANGE)
-DRIVER_VERSION = Attribute("driverVersion", _S, "version of the driver", _NOT_REPORTED, stability=_MAY_CHANGE)
-RDMA_FIRMWARE = Attribute(
+QUEUES = _may_change("queues", _I, "receive queues in use", _NOT_REPORTED)
+XDP = _may_change("xdp", _B, "whether an XDP program is attached", _NO_LINK)
+DRIVER_VERSION = _may_change("driverVersion", _S, "version of the driver", _NOT_REPORTED)
+RDMA_FIRMWARE = _may_change(
     "rdmaFirmware",
     _S,
     "firmware reported by the RDMA device",
     "it is what `firmwareVersion` begins with, or the RDMA device does not report it",
-    stability=_MAY_CHANGE,
 )
 
-CATALOGUE: tuple[Attribute, ...] = (
-    RDMA,
-    VIRTUAL,
-    TYPE,
-    IFNAME,
-    STANDARD_PCIE_ROOT,
-    STANDARD_PCI_BUS_ID,
-    STANDARD_NUMA_NODE,
-    RDMA_DEVICE,
-    NUMA_NODE,
-    PCI_ADDRESS,
-    PCI_VENDOR,
-    PCI_DEVICE,
-    PCI_SUBSYSTEM,
-    IS_SRIOV_VF,
-    SRIOV,
-    SRIOV_VFS,
-    MAC,
-    MTU,
-    STATE,
-    ENCAPSULATION,
-    ALIAS,
-    EBPF,
-    ERDMA,
-    NEAREST_GPUS,
-    NEAREST_GPU_DISTANCE,
-    PCIE_SWITCH,
-    SRIOV_PF_ADDRESS,
-    SRIOV_VF_INDEX,
-    RDMA_LINK_LAYER,
-    RDMA_PORT_STATE,
-    RDMA_RATE,
-    LINK_SPEED,
-    IPV4,
-    IPV6,
-    TC_FILTERS,
-    TCX_PROGRAMS,
-    GPU_VENDOR,
-    GPU_MODEL,
-    GPU_UUID,
-    BOND,
-    BRIDGE,
-    PARENT,
-    VLAN_ID,
-    PCI_VENDOR_ID,
-    PCI_DEVICE_ID,
-    DRIVER,
-    PCIE_GENERATION,
-    PCIE_WIDTH,
-    PCIE_MAX_GENERATION,
-    PCIE_MAX_WIDTH,
-    CARRIER,
-    ADMIN_UP,
-    FIRMWARE_VERSION,
-    RDMA_PORT_GUID,
-    RDMA_NODE_GUID,
-    RDMA_GID_TYPES,
-    RDMA_PKEYS,
-    PERMANENT_MAC,
-    DUPLEX,
-    QUEUES,
-    XDP,
-    DRIVER_VERSION,
-    RDMA_FIRMWARE,
+
+CATALOGUE: tuple[Attribute, ...] = tuple(
+    value for value in tuple(vars().values()) if isinstance(value, Attribute)
 )
 """In the order in which they are kept when a device has more than a slice can take.
 
@@ -447,19 +325,16 @@ def fit_values(values: Mapping[Attribute, AttributeValue | None]) -> FittedValue
     for attribute, value in values.items():
         if value is None:
             continue
-        if type(value) is not attribute.python_type:
-            _check_list_form(attribute, value)
+        if type(value) is not attribute.python_type and not (
+            isinstance(value, tuple) and attribute.has_list_form
+        ):
+            raise TypeError(f"{attribute.qualified} is declared {attribute.type}, not {value!r}")
         fitted = fit_value(value)
         if fitted is None:
             left_out[attribute.qualified] = describe_fault(value)
         else:
             kept[attribute.qualified] = fitted
     return FittedValues(dict(sorted(kept.items())), left_out)
-
-
-def attribute_map(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """The ``kept`` ones of :func:`fit_values`."""
-    return fit_values(values).kept
 
 
 def fit_value(value: AttributeValue) -> AttributeValue | None:
@@ -508,21 +383,16 @@ def is_attribute_name(name: str) -> bool:
 def is_qualified_name(name: str) -> bool:
     """Whether the API accepts ``name`` with its domain, a DNS subdomain of at most 63 characters."""
     domain, slash, rest = name.partition("/")
-    if not slash or len(domain) > MAX_DOMAIN_LENGTH or not is_attribute_name(rest):
+    if not slash or len(domain) > _MAX_DOMAIN_LENGTH or not is_attribute_name(rest):
         return False
     return _DNS_SUBDOMAIN.fullmatch(domain) is not None
-
-
-def _check_list_form(attribute: Attribute, value: AttributeValue) -> None:
-    if not (isinstance(value, tuple) and attribute.has_list_form):
-        raise TypeError(f"{attribute.qualified} is declared {attribute.type}, not {value!r}")
 
 
 def describe_fault(value: AttributeValue) -> str:
     """Why :func:`fit_value` gives up on a value (a clause that reads after the attribute's name)."""
     if isinstance(value, str):
         return NOT_TEXT
-    return EMPTY_LIST if value == () else TOO_BIG
+    return "is an empty list" if value == () else "does not fit into 64 bits"
 
 
 def _is_int64(value: object) -> bool:

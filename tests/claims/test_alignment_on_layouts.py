@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.claims.alignment import AlignmentCandidate, build_condition, choose, is_rdma, judge_pod, level
+from dranet.claims.alignment import AlignmentCandidate, build_condition, choose, judge_pod, level
 from dranet.model.attributes import RDMA_LINK_LAYER
 from dranet.model.device import Device, DeviceKind, GpusOfPod, GpuSource, PodGpu
 from dranet.model.facts import Distance, distance
@@ -17,7 +17,7 @@ class Node:
         decisions = take_layout(layout)
         self.gpus = [d.device for d in decisions if d.device.kind is DeviceKind.GPU]
         offered = [d.device for d in decisions if d.published and d.device.kind is not DeviceKind.GPU]
-        self.rails = [nic for nic in offered if is_rdma(nic)]
+        self.rails = [nic for nic in offered if nic.kind is DeviceKind.RDMA or nic.rdma_device]
         self.candidates = [AlignmentCandidate(nic) for nic in offered]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dranet
-from dranet.claims.config import Selection, decode_configs, merge
+from dranet.claims.config import SelectedResult, decode_configs, merge
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
@@ -34,8 +34,8 @@ def of_claim(parameters: dict[str, Any], *requests: str) -> OpaqueConfig:
     return OpaqueConfig(ConfigSource.CLAIM, "dra.net", parameters, requests)
 
 
-def select(*configs: OpaqueConfig) -> Selection:
-    return Selection(RESULT, configs, tuple(range(len(configs))), "fast", "default")
+def select(*configs: OpaqueConfig) -> SelectedResult:
+    return SelectedResult(RESULT, configs, tuple(range(len(configs))), "fast", "default")
 
 
 def decode(*configs: OpaqueConfig, kind: DeviceKind = DeviceKind.NIC) -> NetworkConfig:
@@ -302,10 +302,12 @@ def test_a_whole_claim_is_decoded_at_once_and_names_each_mistake_once() -> None:
     nic = DeviceKind.NIC
 
     with pytest.raises(ClaimError) as caught:
-        decode_configs([(Selection(r, (bad,), (3,)), nic) for r in results])
+        decode_configs([(SelectedResult(r, (bad,), (3,)), nic) for r in results])
     assert caught.value.message == "config[3].parameters.interface.mtu: must be at least 68, not 1"
 
-    one, two = decode_configs([(Selection(results[0]), nic), (Selection(results[1], (good,), (0,)), nic)])
+    one, two = decode_configs(
+        [(SelectedResult(results[0]), nic), (SelectedResult(results[1], (good,), (0,)), nic)]
+    )
     assert (one.interface.mtu, two.interface.mtu) == (None, 1500)
 
 

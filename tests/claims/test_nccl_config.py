@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.claims.workload import ConfigInput, PodNic, as_gid, choose_gid_index, list_nics, render_config
+from dranet.claims.report import as_gid
+from dranet.claims.workload import ConfigInput, PodNic, choose_gid_index, list_nics, render_config
 from dranet.model.claim import AUTO, ClaimRef, GidSlot, NcclSettings, PodRef, WorkloadSettings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Distance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dranet.claims.workload import as_gid
+from dranet.claims.report import as_gid
 from dranet.driver.workload import PodContext, build_content
 from dranet.model.claim import (
     AUTO,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.config import Selection, decode_configs
+from dranet.claims.config import SelectedResult, decode_configs
 from dranet.claims.plan.device import plan_device
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
@@ -113,7 +113,7 @@ def merged(*configs: tuple[ConfigSource, dict[str, Any]]) -> NetworkConfig:
     """Of one NIC, as Prepare merges them."""
     opaque = tuple(OpaqueConfig(source, "dra.net", parameters) for source, parameters in configs)
     result = AllocationResult("nic", "dra.net", "pool", NIC.name)
-    selection = Selection(result, opaque, tuple(range(len(opaque))), "fast", "default")
+    selection = SelectedResult(result, opaque, tuple(range(len(opaque))), "fast", "default")
     (config,) = decode_configs([(selection, DeviceKind.NIC)])
     return config
 

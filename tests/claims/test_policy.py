@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cel import engine
-from dranet.claims.config import Selection, decode_configs, select_results
+from dranet.claims.config import SelectedResult, decode_configs, select_results
 from dranet.errors import ClaimError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
@@ -33,7 +33,7 @@ def claim_config(**parameters: Any) -> OpaqueConfig:
 
 
 def decode(*configs: OpaqueConfig, namespace: str = "default") -> NetworkConfig:
-    selection = Selection(RESULT, configs, tuple(range(len(configs))), "fast", namespace)
+    selection = SelectedResult(RESULT, configs, tuple(range(len(configs))), "fast", namespace)
     (config,) = decode_configs([(selection, DeviceKind.NIC)])
     return config
 
@@ -361,7 +361,7 @@ def test_class_and_namespace_come_from_the_claim() -> None:
 
 
 def test_a_class_without_a_name_is_still_obeyed() -> None:
-    selection = Selection(RESULT, (class_config({"lock": ["routes"]}), claim_config(routes=[])))
+    selection = SelectedResult(RESULT, (class_config({"lock": ["routes"]}), claim_config(routes=[])))
 
     with pytest.raises(ClaimError, match="the DeviceClass locks routes"):
         decode_configs([(selection, DeviceKind.NIC)])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dranet.inventory import slices
 from dranet.inventory.topology import Nearest
-from dranet.model.attributes import attribute_map
+from dranet.model.attributes import fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Distance, Gpu, Link, PciFunction, RdmaDevice, RdmaPort
 
@@ -20,7 +20,7 @@ RDMA = RdmaDevice("mlx5_0", ports=(RdmaPort(1),))
 
 def short(values: slices.Values) -> dict[str, AttributeValue]:
     """Names without the domain of ours."""
-    return {name.removeprefix("dra.net/"): value for name, value in attribute_map(values).items()}
+    return {name.removeprefix("dra.net/"): value for name, value in fit_values(values).kept.items()}
 
 
 def link(**changes: Any) -> dict[str, AttributeValue]:

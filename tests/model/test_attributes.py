@@ -144,11 +144,11 @@ def test_what_cannot_be_mended_is_left_out_with_the_reason(
 
 
 def test_none_is_no_value_and_zero_is_one() -> None:
-    assert a.attribute_map({a.NUMA_NODE: None, a.SRIOV_VFS: 0}) == {"dra.net/sriovVfs": 0}
+    assert a.fit_values({a.NUMA_NODE: None, a.SRIOV_VFS: 0}).kept == {"dra.net/sriovVfs": 0}
 
 
 def test_names_come_out_sorted() -> None:
-    assert list(a.attribute_map({a.TYPE: "x", a.STANDARD_PCIE_ROOT: "y", a.ALIAS: "z"})) == [
+    assert list(a.fit_values({a.TYPE: "x", a.STANDARD_PCIE_ROOT: "y", a.ALIAS: "z"}).kept) == [
         "dra.net/alias",
         "dra.net/type",
         "resource.kubernetes.io/pcieRoot",
@@ -160,7 +160,7 @@ def test_names_come_out_sorted() -> None:
 )
 def test_a_value_of_another_type_is_our_bug(attribute: a.Attribute, value: AttributeValue) -> None:
     with pytest.raises(TypeError, match=attribute.name):
-        a.attribute_map({attribute: value})
+        a.fit_values({attribute: value})
 
 
 @pytest.mark.parametrize(

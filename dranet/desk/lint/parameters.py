@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from dranet.claims.config import Selection, inspect_configs
+from dranet.claims.config import SelectedResult, inspect_configs
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.rules import LintFinding, show, suggest
@@ -121,9 +121,9 @@ def _ours(
 
 def _select(
     request: str, configs: Mapping[int, OpaqueConfig], device_class: str, namespace: str
-) -> Selection:
+) -> SelectedResult:
     result = AllocationResult(request, "", "", "")
-    return Selection(result, tuple(configs.values()), tuple(configs), device_class, namespace)
+    return SelectedResult(result, tuple(configs.values()), tuple(configs), device_class, namespace)
 
 
 def _to_finding(line: str, path: str) -> LintFinding:

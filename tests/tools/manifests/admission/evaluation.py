@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from dranet.claims.config import Selection, inspect_configs
+from dranet.claims.config import SelectedResult, inspect_configs
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
 from testbed.apiserver.admission import Admission, Evaluation, judge
@@ -93,7 +93,7 @@ def code_lines(configs: Sequence[Json], of_class: Sequence[Json] = ()) -> list[s
         }
         numbers = (*(1000 + n for n in range(len(theirs))), *own)
         result = AllocationResult(request, "", "", "")
-        selection = Selection(result, (*theirs, *own.values()), numbers, "dranet", "default")
+        selection = SelectedResult(result, (*theirs, *own.values()), numbers, "dranet", "default")
         selections.append((selection, DeviceKind.NIC))
     return inspect_configs(selections)[1]
 
