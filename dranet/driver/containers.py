@@ -198,7 +198,8 @@ def _build_cdi_device(record: PreparedClaim, prepared: PreparedDevice, gate: Sta
 
 
 class ContainerFiles:
-    """The files of every claim. Callable from any thread; one claim at a time."""
+    """The files of every claim. Callable from any thread; one claim at a time. :class:`StoreError`: a folder
+    cannot be read or written."""
 
     def __init__(
         self,
@@ -214,11 +215,7 @@ class ContainerFiles:
         self._workload = workload
 
     def write(self, record: PreparedClaim) -> None:
-        """Bring the files in line with the record; what a spec mounts exists before the spec.
-
-        Raises:
-            StoreError: a folder cannot be written.
-        """
+        """Bring the files in line with the record; what a spec mounts exists before the spec."""
         if self._metadata is not None:
             self._metadata.prepare(record)
             reached(Failpoint.PREPARE_METADATA_WRITTEN)
@@ -247,19 +244,11 @@ class ContainerFiles:
         return (*devices.values(), *described)
 
     def are_missing(self, record: PreparedClaim) -> bool:
-        """Whether there is no CDI spec although the claim's containers ask for one.
-
-        Raises:
-            StoreError: the folder cannot be read.
-        """
+        """Whether there is no CDI spec although the claim's containers ask for one."""
         return not self._cdi.has(record.claim.uid) and bool(self._build(record))
 
     def remove(self, claim_uid: str) -> None:
-        """Take the claim's files away; nothing there is fine.
-
-        Raises:
-            StoreError: the CDI folder cannot be written.
-        """
+        """Take the claim's files away; nothing there is fine."""
         self._cdi.remove(claim_uid)
         reached(Failpoint.RELEASE_CDI_REMOVED)
         if self._metadata is not None:
@@ -272,9 +261,6 @@ class ContainerFiles:
         """Remove the ready file, which leads to a sandbox that has ended, and then the other files.
 
         A disk that does not let the ready file go holds up no pod's end; the regular look removes it later.
-
-        Raises:
-            StoreError: the CDI folder cannot be written.
         """
         try:
             self._gate.close(claim_uid)
@@ -283,11 +269,7 @@ class ContainerFiles:
         self.remove(claim_uid)
 
     def list_claims(self) -> set[str]:
-        """Uids of all claims that have files, or what a crash left of one.
-
-        Raises:
-            StoreError: the CDI folder cannot be read.
-        """
+        """Uids of all claims that have files, or what a crash left of one."""
         metadata = self._metadata.list_claims() if self._metadata is not None else frozenset[str]()
         workload = self._workload.list_claims() if self._workload is not None else frozenset[str]()
         return self._cdi.list_claims() | metadata | workload

@@ -183,9 +183,7 @@ class ContainerServices(Struct, frozen=True):
 
     windows: StartWindows
     metadata: DeviceMetadata | None = None
-    """Files that describe the devices."""
     workload: WorkloadPack | None = None
-    """Files and environment for the programs in a container."""
 
 
 class PodHooks:
@@ -384,24 +382,18 @@ class PodHooks:
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
     ) -> ContainerAdjustment:
         """Its RDMA nodes, and what it gets for the programs in it, if any of its claims asks for that."""
-        self._ensure_attached(pod, container, claims, deadline)
+        missing = self._attachments.find_missing(pod, deadline=deadline)
+        if missing:  # the sandbox started without us, or a device was taken away since
+            log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra=_about(pod, container))
+            self._attach(pod, claims)
+        elif self._metadata is not None and (links := self._metadata.refreshed(claims, pod.netns_path)):
+            self._announcer.attached(claims, links)
         _check_deadline(deadline)
         nodes = self._attachments.read_nodes(pod, deadline=deadline)
         extras = self._workload.adjust(pod, container, claims) if self._workload is not None else None
         _check_deadline(deadline)
         self._windows.begin(pod.uid, container.id, claims)
         return replace(extras or ContainerAdjustment(), devices=nodes)
-
-    def _ensure_attached(
-        self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
-    ) -> None:
-        missing = self._attachments.find_missing(pod, deadline=deadline)
-        if missing:
-            # The sandbox started without us, or a device was taken away since.
-            log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra=_about(pod, container))
-            self._attach(pod, claims)
-        elif self._metadata is not None and (links := self._metadata.refreshed(claims, pod.netns_path)):
-            self._announcer.attached(claims, links)
 
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Give the sandbox's devices back. Returns whether it had any.

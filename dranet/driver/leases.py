@@ -2,12 +2,11 @@
 
 The lease is in the claim's record, so a restart finds it and goes on. A renewal asks in the pod's namespace,
 where the address is, or on the host while no pod has the link. An address whose lease has ended, or that its
-server has revoked, leaves the pod's link; the claim's status and the file in the pod then show what is left
-and why. An ended lease is recorded with no time left, so neither a hook nor a restart puts its address back.
+server has revoked, leaves the pod's link, and is recorded with no time left, so neither a hook nor a restart
+puts it back.
 
 Lease times are unix time, because that survives a restart; from then on they are measured on the monotonic
-clock. If the wall clock was set while the driver was down, it asks too early or too late; whether the address
-is still there is read from the kernel.
+clock. Whether an address is still there is read from the kernel.
 """
 
 from __future__ import annotations

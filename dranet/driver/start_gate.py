@@ -1,17 +1,10 @@
-"""Files about claims below the state folder, which containers see: the start gate, and folders of files.
+"""What containers see of claims below the state folder: the start gate's ready files, and folders of files.
 
-The start gate: a container whose NIC is not verified in its namespace does not start. Prepare answers with a
-CDI device that mounts a *ready file* of the claim. The file is a link to the network namespace of the sandbox
-in which the claim was attached and verified, so the OCI runtime can mount it only while that sandbox lives.
-This holds even when the runtime has skipped our hook, as it does when a plugin is late or gone (it "fails
-open"), and when a sandbox is replaced while no driver runs. That a claim is attached is noted in a second
-link.
-
-A claim from a template belongs to one pod, and its file stays while the sandbox exists: a container that
-fails is started again even while no driver runs. Any pod may name a claim that was made by hand, and the
-kubelet, which has prepared it, starts that pod without asking us. So its file exists only from our answer to
-``CreateContainer`` until ``StartContainer``, which containerd and CRI-O call after the OCI runtime has made
-its mounts (:class:`StartWindows`).
+A container whose NIC is not verified in its namespace does not start: its CDI device mounts a *ready file*, a
+link to the namespace of the sandbox where the claim was verified. So the OCI runtime can mount it only while
+that sandbox lives, also where the runtime has skipped our hook. The file of a claim from a template, which
+belongs to one pod, stays while the sandbox exists. Any pod may name another claim: its file is there only
+while a container of the right pod is being started (:class:`StartWindows`; decision 003).
 """
 
 from __future__ import annotations
@@ -49,8 +42,8 @@ class StartGate:
     """The ready files below ``<state_dir>/ready``, and the notes of what is attached below
     ``<state_dir>/attached``; all are links to namespaces.
 
-    Methods that write raise :class:`StoreError` where the disk refuses, and :class:`ProtocolError` for a UID
-    that cannot be part of a path. They may be repeated.
+    Its methods raise :class:`StoreError` where the disk refuses, and :class:`ProtocolError` for a UID that
+    cannot be part of a path. They may be repeated.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -108,11 +101,7 @@ class StartGate:
         _take_link(self._notes, claim_uid)
 
     def list_claims(self) -> frozenset[str]:
-        """UIDs of claims that have files here, also where the sandbox has ended since.
-
-        Raises:
-            StoreError: a folder cannot be read.
-        """
+        """UIDs of claims that have files here, also where the sandbox has ended since."""
         return frozenset(_list_links(self._folder)) | frozenset(_list_links(self._notes))
 
 
@@ -263,7 +252,7 @@ class ClaimFolders:
         self._hint = hint
 
     def folder_of(self, claim_uid: str, name: str) -> Path:
-        return self._claim_folder(claim_uid) / _checked(name)
+        return self._root / _checked(claim_uid) / _checked(name)
 
     @contextmanager
     def open_for_writing(self, claim_uid: str, name: str) -> Iterator[Path]:
@@ -293,7 +282,7 @@ class ClaimFolders:
         What the driver did not make there stays. What cannot be removed holds up no pod's end: it is
         harmless, and the next start tries again.
         """
-        folder = self._claim_folder(claim_uid)
+        folder = self._root / _checked(claim_uid)
         try:
             files.check_folder(self._root)
             files.check_folder(folder)
@@ -325,13 +314,10 @@ class ClaimFolders:
             log.warning("not swept: %s", self._unwritable(self._root, error))
             return frozenset()
 
-    def _claim_folder(self, claim_uid: str) -> Path:
-        return self._root / _checked(claim_uid)
-
     @contextmanager
     def _locked(self, claim_uid: str) -> Iterator[None]:
         """Opened each time, so that threads exclude each other as well."""
-        lock = FileLock(self._claim_folder(claim_uid) / _LOCK)
+        lock = FileLock(self._root / claim_uid / _LOCK)
         try:
             if not lock.acquire(time.monotonic() + LOCK_SECONDS):
                 raise StoreError(
