@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from dranet.kernel.attachment.traffic import (
     read_timer_seconds,
     remove_limits,
 )
+from dranet.kernel.netlink import tc as tc_messages
 from dranet.kernel.netlink.socket import Request
 from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
 from dranet.model.parameters.part import ValidationError, build_decoder
@@ -329,14 +331,17 @@ def _of_kind(kind: bytes) -> Callable[..., Request]:
 
 @pytest.mark.kernel
 @pytest.mark.parametrize(
-    ("name", "lacking", "module"),
-    [("_IFB", "nosuch", "ifb"), ("set_bucket_request", _of_kind(b"tbx\0"), "sch_tbf")],
+    ("place", "name", "lacking", "module"),
+    [
+        (traffic, "_IFB", "nosuch", "ifb"),
+        (tc_messages, "set_bucket_request", _of_kind(b"tbx\0"), "sch_tbf"),
+    ],
 )
 def test_a_kernel_that_lacks_a_module_is_told_by_its_name_and_nothing_is_left(
-    nic: Nic, monkeypatch: pytest.MonkeyPatch, name: str, lacking: object, module: str
+    nic: Nic, monkeypatch: pytest.MonkeyPatch, place: ModuleType, name: str, lacking: object, module: str
 ) -> None:
     before = nic.picture()
-    monkeypatch.setattr(traffic, name, lacking)
+    monkeypatch.setattr(place, name, lacking)
     with pytest.raises(KernelError) as refusal:
         nic.limit(BOTH)
     monkeypatch.undo()

@@ -47,16 +47,8 @@ from dranet.kernel.attachment.steps import (
 )
 from dranet.kernel.attachment.traffic import PodRules
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.rdma import attach_rdma, find_rdma_name
-from dranet.kernel.netlink.rtnl import (
-    IFF_UP,
-    IFLA_ADDRESS,
-    IFLA_IFNAME,
-    IFLA_MTU,
-    IFLA_NET_NS_FD,
-    mac_bytes,
-    set_link_request,
-)
 from dranet.kernel.netlink.socket import attribute, attribute_text, attribute_u32
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.facts import Link
@@ -229,10 +221,10 @@ class _Attachment(Struct, frozen=True):
         reached(Failpoint.ATTACH_LINK_FOUND)
         # One message. The kernel closes the link itself before it leaves, so that name and MAC address may
         # change; an explicit down would only add a second wait for traffic to drain.
-        request = set_link_request(
+        request = rtnl.set_link_request(
             found.link.ifindex,
-            attribute_u32(IFLA_NET_NS_FD, self.pod.netns.fileno()),
-            attribute_text(IFLA_IFNAME, move.pod_ifname),
+            attribute_u32(rtnl.IFLA_NET_NS_FD, self.pod.netns.fileno()),
+            attribute_text(rtnl.IFLA_IFNAME, move.pod_ifname),
             *_properties(move.mtu, move.mac),
             operation="move-link",
             link=host.ifname,
@@ -262,10 +254,10 @@ class _Attachment(Struct, frozen=True):
             None if step.mtu == link.mtu else step.mtu, None if step.mac == link.mac else step.mac
         )
         if link.ifname != plan.pod_ifname:
-            attributes.append(attribute_text(IFLA_IFNAME, plan.pod_ifname))
+            attributes.append(attribute_text(rtnl.IFLA_IFNAME, plan.pod_ifname))
         if attributes:
             self.pod.rtnl.request(
-                set_link_request(link.ifindex, *attributes, operation=step.step, link=plan.pod_ifname)
+                rtnl.set_link_request(link.ifindex, *attributes, operation=step.step, link=plan.pod_ifname)
             )
         return self._target(plan, link, is_new=False)
 
@@ -304,9 +296,9 @@ def _is_applied_in_turn(step: Step) -> bool:
 def _properties(mtu: int | None, mac: str | None) -> list[bytes]:
     properties = []
     if mtu is not None:
-        properties.append(attribute_u32(IFLA_MTU, mtu))
+        properties.append(attribute_u32(rtnl.IFLA_MTU, mtu))
     if mac is not None:
-        properties.append(attribute(IFLA_ADDRESS, mac_bytes(mac)))
+        properties.append(attribute(rtnl.IFLA_ADDRESS, rtnl.mac_bytes(mac)))
     return properties
 
 
@@ -348,7 +340,7 @@ def set_down(plans: Sequence[AttachPlan], rules: UplinkRules) -> None:
             if link.is_up and link.master is None:
                 guard.check(link)
                 home.rtnl.request(
-                    set_link_request(
-                        link.ifindex, operation="set-down", link=link.ifname, flags=0, change=IFF_UP
+                    rtnl.set_link_request(
+                        link.ifindex, operation="set-down", link=link.ifname, flags=0, change=rtnl.IFF_UP
                     )
                 )

@@ -31,18 +31,8 @@ from dranet.kernel.attachment.restore import restore_ipoib, restore_link
 from dranet.kernel.attachment.steps import delete_sublink, remove_unused_vrf
 from dranet.kernel.attachment.traffic import remove_limits, remove_multipath_route, remove_rules
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.rdma import detach_rdma, restore_cm_defaults, restore_rdma_name
-from dranet.kernel.netlink.rtnl import (
-    IFLA_IFNAME,
-    IFLA_NET_NS_FD,
-    IFLA_NEW_IFINDEX,
-    decode_all,
-    delete_altnames_request,
-    delete_link_request,
-    dump_links_request,
-    parse_link,
-    set_link_request,
-)
 from dranet.kernel.netlink.socket import Request, attribute_text, attribute_u32
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.facts import Link
@@ -260,10 +250,9 @@ def _move_home(found: Found, host: LinkState, home: Side) -> None:
 
 def _delete_links_on_top(found: Found) -> None:
     """A macvlan that a tenant put on the link would go on to use it from the pod when the next one has it."""
-    rtnl = found.side.rtnl
-    for link in decode_all(parse_link, rtnl.dump(dump_links_request()), []):
+    for link in rtnl.decode_all(rtnl.parse_link, found.side.rtnl.dump(rtnl.dump_links_request()), []):
         if link.lower == found.link.ifindex and link.link_netnsid is None and link.kind in STACKED_KINDS:
-            rtnl.batch([delete_link_request(link.ifindex, link.ifname)])
+            found.side.rtnl.batch([rtnl.delete_link_request(link.ifindex, link.ifname)])
 
 
 def _drop_clashing_altnames(found: Found, home: Side) -> None:
@@ -271,17 +260,17 @@ def _drop_clashing_altnames(found: Found, home: Side) -> None:
     given it any."""
     clashing = [name for name in found.link.altnames if read_link(home.rtnl, ifname=name) is not None]
     if clashing:
-        found.side.rtnl.batch([delete_altnames_request(found.link.ifindex, clashing, found.link.ifname)])
+        found.side.rtnl.batch([rtnl.delete_altnames_request(found.link.ifindex, clashing, found.link.ifname)])
 
 
 def _moves(link: Link, host: LinkState, home: Side) -> tuple[Request, ...]:
     """First with name and index as they were; where the index or the name is taken, without."""
-    target = attribute_u32(IFLA_NET_NS_FD, home.netns.fileno())
-    name = attribute_text(IFLA_IFNAME, host.ifname)
-    index = attribute_u32(IFLA_NEW_IFINDEX, host.ifindex)
-    any_name = attribute_text(IFLA_IFNAME, "dev%d")  # as the kernel itself does when a namespace dies
+    target = attribute_u32(rtnl.IFLA_NET_NS_FD, home.netns.fileno())
+    name = attribute_text(rtnl.IFLA_IFNAME, host.ifname)
+    index = attribute_u32(rtnl.IFLA_NEW_IFINDEX, host.ifindex)
+    any_name = attribute_text(rtnl.IFLA_IFNAME, "dev%d")  # as the kernel itself does when a namespace dies
     return tuple(
-        set_link_request(link.ifindex, *attributes, operation="move back", link=host.ifname)
+        rtnl.set_link_request(link.ifindex, *attributes, operation="move back", link=host.ifname)
         for attributes in ((target, name, index), (target, name), (target, any_name))
     )
 

@@ -22,17 +22,10 @@ from dranet.kernel.ethtool import settings as ethtool
 from dranet.kernel.ethtool.messages import PARTS
 from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering, steering_difference
 from dranet.kernel.namespaces.netns import open_sysfs
+from dranet.kernel.netlink import tc
 from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
 from dranet.kernel.netlink.rtnl import IFLA_XDP, decode, get_link_request, link_header, set_link_request, u32
 from dranet.kernel.netlink.socket import attribute, attribute_u32, nested, parse_attributes, report_unreadable
-from dranet.kernel.netlink.tc import (
-    CLSACT_EGRESS,
-    CLSACT_INGRESS,
-    Filter,
-    delete_filter_request,
-    format_handle,
-    read_hook_filters,
-)
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.cpus import format_cpu_list, format_cpu_mask, parse_cpu_list, parse_cpu_mask
@@ -58,7 +51,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.EINVAL})
 
 
 class _OnHooks(Struct, frozen=True):
-    filters: tuple[Filter, ...]
+    filters: tuple[tc.Filter, ...]
     tcx: tuple[tuple[int, bpf.Attached], ...]
     """With the number of the hook."""
     xdp: tuple[tuple[int, int], ...]
@@ -106,8 +99,8 @@ def _remove_all(pod: Side, ifindex: int, pod_ifname: str) -> None:
 
 
 def _read(side: Side, ifindex: int, *, passed_over: Collection[int] = ()) -> _OnHooks:
-    hooks = (CLSACT_INGRESS, CLSACT_EGRESS)
-    filters = (found for hook in hooks for found in read_hook_filters(side.rtnl, ifindex, hook))
+    hooks = (tc.CLSACT_INGRESS, tc.CLSACT_EGRESS)
+    filters = (found for hook in hooks for found in tc.read_hook_filters(side.rtnl, ifindex, hook))
     return _OnHooks(
         tuple(found for found in filters if found.program_name is not None),
         side.run(lambda: _read_tcx(ifindex, passed_over)),
@@ -132,7 +125,7 @@ def _parse_xdp(payload: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def _name_all(found: _OnHooks) -> tuple[str, ...]:
-    filters = [f"tc {format_handle(f.parent)} {f.program_name or 'without a name'}" for f in found.filters]
+    filters = [f"tc {tc.format_handle(f.parent)} {f.program_name or 'without a name'}" for f in found.filters]
     tcx = [f"tcx {_TCX_HOOKS[hook]} {_name(attached.program_id)}" for hook, attached in found.tcx]
     return (*filters, *tcx, *(f"xdp {_name(program_id)}" for _, program_id in found.xdp))
 
@@ -146,7 +139,7 @@ def _name(program_id: int) -> str:
 
 
 def _remove_filters(pod: Side, found: _OnHooks, ifindex: int, pod_ifname: str) -> None:
-    requests = [delete_filter_request(ifindex, each, pod_ifname) for each in found.filters]
+    requests = [tc.delete_filter_request(ifindex, each, pod_ifname) for each in found.filters]
     for outcome in pod.rtnl.batch(requests):
         if isinstance(outcome, KernelError) and outcome.errno not in _NOT_THERE:
             raise outcome

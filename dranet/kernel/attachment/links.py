@@ -15,18 +15,7 @@ from msgspec import Struct
 
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.kernel.namespaces.netns import NetworkNamespace, Visit
-from dranet.kernel.netlink.inet import (
-    RTA_METRICS,
-    RTAX_MTU,
-    dump_addresses_request,
-    dump_neighbours_request,
-    dump_routes_request,
-    is_kernel_link_local,
-    is_plain_route,
-    parse_address,
-    parse_permanent_neighbour,
-    parse_route,
-)
+from dranet.kernel.netlink import inet
 from dranet.kernel.netlink.rtnl import (
     IFLA_INFO_KIND,
     IFLA_LINK,
@@ -255,7 +244,7 @@ def _write_back(before: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 # linux/rtnetlink.h
 RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID = 11, 20, 26, 30
-_UNSAID_ATTRIBUTES = frozenset({RTA_METRICS, RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID})
+_UNSAID_ATTRIBUTES = frozenset({inet.RTA_METRICS, RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID})
 _ROUTE_HEADER_BYTES = 12
 
 SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
@@ -312,9 +301,9 @@ def _iter_stacked(rtnl: NetlinkSocket, link: Link) -> Iterator[Link]:
 
 def read_addresses(rtnl: NetlinkSocket, link: Link) -> tuple[Address, ...]:
     """Addresses in the kernel's order, primary before secondary, without those it makes by itself."""
-    parse = partial(parse_address, names={link.ifindex: link.ifname})
-    payloads = rtnl.dump(dump_addresses_request(link.ifindex))
-    parsed = [decode(parse, payload) for payload in payloads if not is_kernel_link_local(payload)]
+    parse = partial(inet.parse_address, names={link.ifindex: link.ifname})
+    payloads = rtnl.dump(inet.dump_addresses_request(link.ifindex))
+    parsed = [decode(parse, payload) for payload in payloads if not inet.is_kernel_link_local(payload)]
     # The index is compared again: kernels before 5.0 ignore the filter.
     found = (address for index, address in filter(None, parsed) if index == link.ifindex)
     return tuple(a for a in found if ":" not in a.cidr or not a.flags & IFA_F_TEMPORARY)
@@ -354,25 +343,25 @@ def _iter_made_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, 
     for route, payload in iter_routes(rtnl, link):
         is_self_made = route.table == RT_TABLE_MAIN and route.protocol in SELF_MADE_ROUTES
         if route.table != RT_TABLE_LOCAL and not is_self_made:
-            yield route, is_plain_route(payload) and not _has_more(payload)
+            yield route, inet.is_plain_route(payload) and not _has_more(payload)
 
 
 def _has_more(payload: bytes) -> bool:
     """Whether a route has what ``Route`` has no word for: a nexthop object, realms, a router preference, or
     metrics beyond the MTU (a window, a lock)."""
     found = parse_attributes(payload, _ROUTE_HEADER_BYTES, _UNSAID_ATTRIBUTES)
-    metrics = iter_attributes(found.get(RTA_METRICS, b""))
+    metrics = iter_attributes(found.get(inet.RTA_METRICS, b""))
     return (
         bool({RTA_NH_ID, RTA_FLOW, RTA_TTL_PROPAGATE} & found.keys())
         or any(found.get(RTA_PREF, b""))
-        or any(kind != RTAX_MTU and any(value) for kind, value in metrics)
+        or any(kind != inet.RTAX_MTU and any(value) for kind, value in metrics)
     )
 
 
 def has_route(rtnl: NetlinkSocket, link: Link, wanted: Route) -> bool:
     """Whether the link already has exactly this route, from any program."""
     return any(
-        is_plain_route(payload) and _is_same(route, wanted) for route, payload in iter_routes(rtnl, link)
+        inet.is_plain_route(payload) and _is_same(route, wanted) for route, payload in iter_routes(rtnl, link)
     )
 
 
@@ -392,8 +381,8 @@ def _route_key(route: Route) -> tuple[object, ...]:
 def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]]:
     """Return every route through a link with its message; the kernel filters."""
     for family in (socket.AF_INET, socket.AF_INET6):
-        for payload in rtnl.dump(dump_routes_request(family, ifindex=link.ifindex)):
-            route = decode(parse_route, payload)
+        for payload in rtnl.dump(inet.dump_routes_request(family, ifindex=link.ifindex)):
+            route = decode(inet.parse_route, payload)
             # A kernel without the family answers for all; kernels before 5.0 ignore the filter.
             if payload[0] == family and route and link.ifindex in (route.ifindex, *route.next_hops):
                 yield route, payload
@@ -401,9 +390,9 @@ def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]
 
 def read_neighbours(rtnl: NetlinkSocket, link: Link, *, proxies: bool = True) -> tuple[Neighbour, ...]:
     """The permanent neighbours of the link, and with ``proxies`` the addresses that it answers for."""
-    parse = partial(parse_permanent_neighbour, ifindex=link.ifindex)
-    payloads = rtnl.dump(dump_neighbours_request(link.ifindex))
-    payloads += rtnl.dump(dump_neighbours_request(link.ifindex, proxies=True)) if proxies else []
+    parse = partial(inet.parse_permanent_neighbour, ifindex=link.ifindex)
+    payloads = rtnl.dump(inet.dump_neighbours_request(link.ifindex))
+    payloads += rtnl.dump(inet.dump_neighbours_request(link.ifindex, proxies=True)) if proxies else []
     found = (decode(parse, payload) for payload in payloads)
     return tuple(neighbour for neighbour in found if neighbour is not None)
 

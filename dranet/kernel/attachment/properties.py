@@ -25,34 +25,7 @@ from dranet.kernel.attachment.links import (
     SIZES,
     LinkDetails,
 )
-from dranet.kernel.netlink.inet import (
-    SETTABLE_ADDRESS_FLAGS,
-    add_address_request,
-    add_neighbour_request,
-    add_route_request,
-    address_key,
-    delete_address_request,
-)
-from dranet.kernel.netlink.rtnl import (
-    IFF_ALLMULTI,
-    IFF_MULTICAST,
-    IFF_NOARP,
-    IFF_PROMISC,
-    IFF_UP,
-    IFLA_ADDRESS,
-    IFLA_ALT_IFNAME,
-    IFLA_GROUP,
-    IFLA_IFALIAS,
-    IFLA_IFNAME,
-    IFLA_MTU,
-    IFLA_PROP_LIST,
-    IFLA_TXQLEN,
-    RTM_NEWLINKPROP,
-    delete_altnames_request,
-    link_header,
-    mac_bytes,
-    set_link_request,
-)
+from dranet.kernel.netlink import inet, rtnl
 from dranet.kernel.netlink.socket import (
     Request,
     attribute,
@@ -83,23 +56,25 @@ class Property(Struct, frozen=True):
 
 
 NAME, MAC = (
-    Property("name", "ifname", lambda state: attribute_text(IFLA_IFNAME, state.ifname)),
-    Property("mac", "mac", lambda state: attribute(IFLA_ADDRESS, mac_bytes(state.mac))),
+    Property("name", "ifname", lambda state: attribute_text(rtnl.IFLA_IFNAME, state.ifname)),
+    Property("mac", "mac", lambda state: attribute(rtnl.IFLA_ADDRESS, rtnl.mac_bytes(state.mac))),
 )
 PROPERTIES = (
     NAME,
     MAC,
-    Property("mtu", "mtu", lambda state: attribute_u32(IFLA_MTU, state.mtu)),
-    Property("alias", "alias", lambda state: attribute(IFLA_IFALIAS, state.alias.encode())),
+    Property("mtu", "mtu", lambda state: attribute_u32(rtnl.IFLA_MTU, state.mtu)),
+    Property("alias", "alias", lambda state: attribute(rtnl.IFLA_IFALIAS, state.alias.encode())),
     Property(
-        "tx queue length", "tx_queue_length", lambda state: attribute_u32(IFLA_TXQLEN, state.tx_queue_length)
+        "tx queue length",
+        "tx_queue_length",
+        lambda state: attribute_u32(rtnl.IFLA_TXQLEN, state.tx_queue_length),
     ),
-    Property("group", "group", lambda state: attribute_u32(IFLA_GROUP, state.group)),
+    Property("group", "group", lambda state: attribute_u32(rtnl.IFLA_GROUP, state.group)),
     Property("up", "up"),
-    Property("promiscuous", "promiscuous", flag=IFF_PROMISC),
-    Property("all-multicast", "all_multicast", flag=IFF_ALLMULTI),
-    Property("arp", "arp", flag=IFF_NOARP, is_inverted=True),
-    Property("multicast", "multicast", flag=IFF_MULTICAST),
+    Property("promiscuous", "promiscuous", flag=rtnl.IFF_PROMISC),
+    Property("all-multicast", "all_multicast", flag=rtnl.IFF_ALLMULTI),
+    Property("arp", "arp", flag=rtnl.IFF_NOARP, is_inverted=True),
+    Property("multicast", "multicast", flag=rtnl.IFF_MULTICAST),
     Property("token", "token"),
 )
 """In the order in which they are compared and requested."""
@@ -198,20 +173,20 @@ def iter_link_requests(
     differing = _differing(state, present)
     if link.is_up and (NAME in differing or MAC in differing or not state.up):
         # Kernels before 6.2 rename only what is down; many drivers take a MAC address only then.
-        yield _set_flags("up", link, state, 0, IFF_UP, "set down")
+        yield _set_flags("up", link, state, 0, rtnl.IFF_UP, "set down")
     for altname in link.altnames:
         if altname not in state.altnames:
-            request = delete_altnames_request(link.ifindex, [altname], state.ifname)
+            request = rtnl.delete_altnames_request(link.ifindex, [altname], state.ifname)
             yield RestoreRequest("alternative names", request)
     if NAME in differing:
-        yield _set(NAME.what, link, state, attribute_text(IFLA_IFNAME, state.ifname), operation="rename")
+        yield _set(NAME.what, link, state, attribute_text(rtnl.IFLA_IFNAME, state.ifname), operation="rename")
     for altname in state.altnames:
         if altname not in link.altnames:
-            body = link_header(link.ifindex) + nested(
-                IFLA_PROP_LIST, attribute_text(IFLA_ALT_IFNAME, altname)
+            body = rtnl.link_header(link.ifindex) + nested(
+                rtnl.IFLA_PROP_LIST, attribute_text(rtnl.IFLA_ALT_IFNAME, altname)
             )
             operation = f"add alternative name {altname} of"
-            request = Request(RTM_NEWLINKPROP, body, operation=operation, link=state.ifname)
+            request = Request(rtnl.RTM_NEWLINKPROP, body, operation=operation, link=state.ifname)
             yield RestoreRequest("alternative names", request)
     for item in differing:
         if item.encode is not None and item is not NAME:
@@ -241,19 +216,19 @@ def iter_network_requests(
     """Restore addresses, routes and neighbours in the order that the kernel needs: IPv4 addresses, "up", IPv6
     addresses (one with a lifetime gets its prefix route only on a link that is up), then routes, link-scope
     ones first."""
-    there = {address_key(address) for address in present}
-    missing = [address for address in state.addresses if address_key(address) not in there]
+    there = {inet.address_key(address) for address in present}
+    missing = [address for address in state.addresses if inet.address_key(address) not in there]
     ipv4 = [address for address in missing if ":" not in address.cidr]
     ipv6 = [address for address in reversed(missing) if ":" in address.cidr]  # the kernel lists newest first
     index, name = link.ifindex, state.ifname
     yield from (_add_address(link, address, state) for address in ipv4)
     if state.up:
-        yield _set_flags("up", link, state, IFF_UP, IFF_UP)
+        yield _set_flags("up", link, state, rtnl.IFF_UP, rtnl.IFF_UP)
     yield from (_add_address(link, address, state, skip_dad=True) for address in ipv6)
     for route in sorted(state.routes, key=lambda route: bool(route.gateway)):
-        yield RestoreRequest(route_what(route), add_route_request(index, route, name), route)
+        yield RestoreRequest(route_what(route), inet.add_route_request(index, route, name), route)
     for entry in state.neighbours:
-        yield RestoreRequest(neighbour_what(entry), add_neighbour_request(index, entry, name))
+        yield RestoreRequest(neighbour_what(entry), inet.add_neighbour_request(index, entry, name))
     # Routes could name them as source while they had the flag; now they lose it.
     yield from (_add_address(link, address, state) for address in ipv6 if not address.flags & IFA_F_NODAD)
 
@@ -261,10 +236,10 @@ def iter_network_requests(
 def iter_extra_address_requests(
     link: Link, present: Sequence[Address], state: LinkState
 ) -> Iterator[RestoreRequest]:
-    wanted = {address_key(address) for address in state.addresses}
+    wanted = {inet.address_key(address) for address in state.addresses}
     for address in present:
-        if address_key(address) not in wanted:
-            request = delete_address_request(link.ifindex, replace(address, flags=0), state.ifname)
+        if inet.address_key(address) not in wanted:
+            request = inet.delete_address_request(link.ifindex, replace(address, flags=0), state.ifname)
             yield RestoreRequest(address_what(address), request)
 
 
@@ -276,19 +251,21 @@ def iter_traffic_requests(link: Link, present: LinkState, state: LinkState) -> I
 
 
 def _add_address(link: Link, address: Address, state: LinkState, skip_dad: bool = False) -> RestoreRequest:
-    request = add_address_request(link.ifindex, address, state.ifname, skip_dad=skip_dad)
+    request = inet.add_address_request(link.ifindex, address, state.ifname, skip_dad=skip_dad)
     return RestoreRequest(address_what(address), request)
 
 
 def _set(what: str, link: Link, state: LinkState, encoded: bytes, operation: str = "") -> RestoreRequest:
-    request = set_link_request(link.ifindex, encoded, operation=operation or f"set {what}", link=state.ifname)
+    request = rtnl.set_link_request(
+        link.ifindex, encoded, operation=operation or f"set {what}", link=state.ifname
+    )
     return RestoreRequest(what, request)
 
 
 def _set_flags(
     what: str, link: Link, state: LinkState, flags: int, change: int, operation: str = ""
 ) -> RestoreRequest:
-    request = set_link_request(
+    request = rtnl.set_link_request(
         link.ifindex, operation=operation or f"set {what}", link=state.ifname, flags=flags, change=change
     )
     return RestoreRequest(what, request)
@@ -304,7 +281,7 @@ def address_what(address: Address) -> str:
 def _steady_address(address: Address) -> Address:
     return replace(
         address,
-        flags=address.flags & SETTABLE_ADDRESS_FLAGS,
+        flags=address.flags & inet.SETTABLE_ADDRESS_FLAGS,
         valid_seconds=None if address.valid_seconds is None else 0,
         preferred_seconds=None if address.preferred_seconds is None else 0,
     )

@@ -41,33 +41,8 @@ from dranet.kernel.attachment.traffic import (
 )
 from dranet.kernel.dhcp.message import seconds_left
 from dranet.kernel.ethtool.settings import set_ethtool
+from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.inet import add_address_request, add_neighbour_request
-from dranet.kernel.netlink.rtnl import (
-    IFF_UP,
-    IFLA_ADDRESS,
-    IFLA_IFALIAS,
-    IFLA_IFNAME,
-    IFLA_LINK,
-    IFLA_MASTER,
-    IFLA_MTU,
-    IFLA_NET_NS_FD,
-    IFLA_TXQLEN,
-    IFLA_VLAN_ID,
-    IFLA_VLAN_PROTOCOL,
-    create_link_request,
-    decode,
-    decode_all,
-    delete_link_request,
-    dump_links_request,
-    ipv6_token_attribute,
-    mac_bytes,
-    offload_size_attributes,
-    parse_ipv6_token,
-    parse_link,
-    parse_link_data,
-    set_link_request,
-    u32,
-)
 from dranet.kernel.netlink.socket import Request, attribute, attribute_text, attribute_u16, attribute_u32
 from dranet.kernel.sysfs.files import read_sysctl
 from dranet.model.facts import Address, Link
@@ -212,15 +187,17 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
         case AddNeighbour():
             yield add_neighbour_request(index, step.neighbour, name)
         case SetUp():
-            yield set_link_request(index, operation="set-up", link=name, flags=IFF_UP, change=IFF_UP)
+            yield rtnl.set_link_request(
+                index, operation="set-up", link=name, flags=rtnl.IFF_UP, change=rtnl.IFF_UP
+            )
         case SetLink():
             yield from _iter_property_requests(index, name, step)
         case SetToken():
             there = None if target.is_new else read_link_message(target.pod.rtnl, index)
             # Set again, it would end the addresses that were made with it.
-            if there is None or decode(parse_ipv6_token, there) != step.token:
-                attributes = ipv6_token_attribute(step.token)
-                yield set_link_request(index, attributes, operation="set-token", link=name)
+            if there is None or rtnl.decode(rtnl.parse_ipv6_token, there) != step.token:
+                attributes = rtnl.ipv6_token_attribute(step.token)
+                yield rtnl.set_link_request(index, attributes, operation="set-token", link=name)
 
 
 def _with_lifetime(target: Target, address: Address) -> Address:
@@ -260,11 +237,11 @@ def _with_time_left(address: Address, lease: DhcpLease) -> Address:
 
 
 def _iter_property_requests(index: int, name: str, step: SetLink) -> Iterator[Request]:
-    properties = offload_size_attributes(step.offload_sizes)
+    properties = rtnl.offload_size_attributes(step.offload_sizes)
     if step.tx_queue_length is not None:
-        properties.append(attribute_u32(IFLA_TXQLEN, step.tx_queue_length))
+        properties.append(attribute_u32(rtnl.IFLA_TXQLEN, step.tx_queue_length))
     if properties:
-        yield set_link_request(index, *properties, operation="set-link", link=name)
+        yield rtnl.set_link_request(index, *properties, operation="set-link", link=name)
 
 
 def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
@@ -350,7 +327,7 @@ def find_sublink(pod: Side, step: CreateLink) -> Link | None:
             return link
     if step.kind != "vlan":
         return None
-    vlans = decode_all(parse_link, pod.rtnl.dump(dump_links_request("vlan")), [])
+    vlans = rtnl.decode_all(rtnl.parse_link, pod.rtnl.dump(rtnl.dump_links_request("vlan")), [])
     return next((vlan for vlan in vlans if is_planned_sublink(vlan, step)), None)
 
 
@@ -382,9 +359,9 @@ def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
         raise KernelError("the link did not appear in the pod", operation="create-link", link=step.pod_ifname)
     if name != step.pod_ifname:
         reached(Failpoint.ATTACH_SUBLINK_UNNAMED)
-        rename = attribute_text(IFLA_IFNAME, step.pod_ifname)
+        rename = attribute_text(rtnl.IFLA_IFNAME, step.pod_ifname)
         pod.rtnl.request(
-            set_link_request(link.ifindex, rename, operation="create-link", link=step.pod_ifname)
+            rtnl.set_link_request(link.ifindex, rename, operation="create-link", link=step.pod_ifname)
         )
     return link
 
@@ -393,21 +370,21 @@ def delete_sublink(pod: Side, step: CreateLink) -> None:
     link = find_sublink(pod, step)
     if link is None:
         return
-    (outcome,) = pod.rtnl.batch([delete_link_request(link.ifindex, link.ifname)])
+    (outcome,) = pod.rtnl.batch([rtnl.delete_link_request(link.ifindex, link.ifname)])
     if isinstance(outcome, KernelError) and outcome.errno != errno.ENODEV:
         raise outcome
 
 
 def _create_request(step: CreateLink, name: str, pod: Side) -> Request:
     attributes = [
-        attribute_u32(IFLA_LINK, step.parent_ifindex),
-        attribute_u32(IFLA_NET_NS_FD, pod.netns.fileno()),
+        attribute_u32(rtnl.IFLA_LINK, step.parent_ifindex),
+        attribute_u32(rtnl.IFLA_NET_NS_FD, pod.netns.fileno()),
     ]
     if step.mtu is not None:
-        attributes.append(attribute_u32(IFLA_MTU, step.mtu))
+        attributes.append(attribute_u32(rtnl.IFLA_MTU, step.mtu))
     if step.mac is not None:
-        attributes.append(attribute(IFLA_ADDRESS, mac_bytes(step.mac)))
-    request = create_link_request(step.kind, _kind_data(step), *attributes, link=name)
+        attributes.append(attribute(rtnl.IFLA_ADDRESS, rtnl.mac_bytes(step.mac)))
+    request = rtnl.create_link_request(step.kind, _kind_data(step), *attributes, link=name)
     return replace(request, link=step.pod_ifname)
 
 
@@ -417,8 +394,8 @@ def _kind_data(step: CreateLink) -> bytes:
     if step.kind == "ipvlan":
         mode = attribute_u16(IFLA_IPVLAN_MODE, _IPVLAN_MODES[step.mode or "l2"])
         return mode + attribute_u16(IFLA_IPVLAN_FLAGS, _IPVLAN_FLAGS[step.flag or "bridge"])
-    protocol = attribute(IFLA_VLAN_PROTOCOL, struct.pack("!H", _VLAN_PROTOCOLS[step.vlan_protocol]))
-    return attribute_u16(IFLA_VLAN_ID, step.vlan_id or 0) + protocol
+    protocol = attribute(rtnl.IFLA_VLAN_PROTOCOL, struct.pack("!H", _VLAN_PROTOCOLS[step.vlan_protocol]))
+    return attribute_u16(rtnl.IFLA_VLAN_ID, step.vlan_id or 0) + protocol
 
 
 # --- VRFs, shared by the links that name the same one ---------------------------------------------------
@@ -443,7 +420,9 @@ def join_vrf(pod: Side, device: str, link: Link, step: JoinVrf, undo: UndoStack)
     """
     vrf = _find_vrf(pod, step) or _create_vrf(pod, device, step, undo)
     if not vrf.is_up:
-        up = set_link_request(vrf.ifindex, operation="join-vrf", link=step.name, flags=IFF_UP, change=IFF_UP)
+        up = rtnl.set_link_request(
+            vrf.ifindex, operation="join-vrf", link=step.name, flags=rtnl.IFF_UP, change=rtnl.IFF_UP
+        )
         pod.rtnl.request(up)
     write_pod_sysctls(pod, device, [(path, "1") for path in _ACCEPT], undo)
     if link.master != vrf.ifindex:
@@ -461,17 +440,17 @@ def remove_unused_vrf(pod: Side, step: JoinVrf) -> None:
     vrf = read_link(pod.rtnl, ifname=step.name)
     if vrf is None or vrf.kind != _VRF or vrf.alias != OUR_MARK:
         return
-    links = decode_all(parse_link, pod.rtnl.dump(dump_links_request(master=vrf.ifindex)), [])
+    links = rtnl.decode_all(rtnl.parse_link, pod.rtnl.dump(rtnl.dump_links_request(master=vrf.ifindex)), [])
     if not any(link.master == vrf.ifindex for link in links):
-        pod.rtnl.request(delete_link_request(vrf.ifindex, step.name))
+        pod.rtnl.request(rtnl.delete_link_request(vrf.ifindex, step.name))
 
 
 def _find_vrf(pod: Side, step: JoinVrf) -> Link | None:
     payload = read_link_message(pod.rtnl, ifname=step.name)
     if payload is None:
         return None
-    link = decode(parse_link, payload)
-    table = u32(parse_link_data(payload, frozenset({_IFLA_VRF_TABLE})), _IFLA_VRF_TABLE)
+    link = rtnl.decode(rtnl.parse_link, payload)
+    table = rtnl.u32(rtnl.parse_link_data(payload, frozenset({_IFLA_VRF_TABLE})), _IFLA_VRF_TABLE)
     if link.kind != _VRF or table != step.table:
         other = f"a VRF with table {table}" if link.kind == _VRF else f"a {link.kind or 'physical'} link"
         raise KernelError(
@@ -485,12 +464,12 @@ def _find_vrf(pod: Side, step: JoinVrf) -> Link | None:
 
 def _create_vrf(pod: Side, device: str, step: JoinVrf, undo: UndoStack) -> Link:
     table = attribute_u32(_IFLA_VRF_TABLE, step.table)
-    by_name = attribute_text(IFLA_IFNAME, step.name)
-    mark = attribute(IFLA_IFALIAS, OUR_MARK.encode())
+    by_name = attribute_text(rtnl.IFLA_IFNAME, step.name)
+    mark = attribute(rtnl.IFLA_IFALIAS, OUR_MARK.encode())
     created, marked = pod.rtnl.batch(
         [
-            create_link_request(_VRF, table, link=step.name, flags=IFF_UP),
-            set_link_request(0, by_name, mark, operation="mark vrf", link=step.name),
+            rtnl.create_link_request(_VRF, table, link=step.name, flags=rtnl.IFF_UP),
+            rtnl.set_link_request(0, by_name, mark, operation="mark vrf", link=step.name),
         ]
     )
     if isinstance(created, KernelError):
@@ -507,12 +486,12 @@ def _create_vrf(pod: Side, device: str, step: JoinVrf, undo: UndoStack) -> Link:
 def _delete_vrf(pod: Side, step: JoinVrf) -> None:
     vrf = read_link(pod.rtnl, ifname=step.name)
     if vrf is not None and vrf.kind == _VRF:
-        pod.rtnl.request(delete_link_request(vrf.ifindex, step.name))
+        pod.rtnl.request(rtnl.delete_link_request(vrf.ifindex, step.name))
 
 
 def _enslave_request(link: Link, master: int, step: JoinVrf) -> Request:
-    attributes = attribute_u32(IFLA_MASTER, master)
-    return set_link_request(link.ifindex, attributes, operation="join-vrf", link=step.name)
+    attributes = attribute_u32(rtnl.IFLA_MASTER, master)
+    return rtnl.set_link_request(link.ifindex, attributes, operation="join-vrf", link=step.name)
 
 
 def _leave_vrf(pod: Side, link: Link, step: JoinVrf) -> None:

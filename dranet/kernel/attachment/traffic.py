@@ -19,16 +19,7 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.links import Side, iter_routes, read_link
-from dranet.kernel.netlink.inet import (
-    RT_SCOPE_LINK,
-    RTN_UNICAST,
-    Hop,
-    add_route_request,
-    delete_route_request,
-    dump_routes_request,
-    parse_hops,
-    parse_route,
-)
+from dranet.kernel.netlink import inet, tc
 from dranet.kernel.netlink.rtnl import (
     IFF_UP,
     IFLA_IFALIAS,
@@ -65,20 +56,6 @@ from dranet.kernel.netlink.socket import (
     nested,
     parse_attributes,
 )
-from dranet.kernel.netlink.tc import (
-    CLSACT_EGRESS,
-    CLSACT_HANDLE,
-    CLSACT_INGRESS,
-    TC_H_INGRESS,
-    TC_H_ROOT,
-    TokenBucket,
-    add_hooks_request,
-    delete_qdisc_request,
-    delete_redirect_request,
-    read_hook_filters,
-    redirect_request,
-    set_bucket_request,
-)
 from dranet.model.facts import RTNH_F_ONLINK, Link, Route
 from dranet.model.plan import AddRoute, AddRule, LimitRate
 
@@ -89,24 +66,26 @@ REPEATED_ROUTE = (errno.EEXIST, errno.EHOSTUNREACH)
 """How the kernel may refuse a route that is there. It looks for the gateway of an IPv6 route first, and by a
 rule for the link finds the route itself, which has a gateway (``ip6_route_check_nh``)."""
 
-LinkRoutes = tuple[tuple[Route, tuple[Hop, ...]], ...]
+LinkRoutes = tuple[tuple[Route, tuple[inet.Hop, ...]], ...]
 """Each with where it leads."""
 
 # --- routes ---------------------------------------------------------------------------------------------
 
 
-def route_request(ifindex: int, route: Route, link: str, hops: Sequence[Hop] = ()) -> Request:
+def route_request(ifindex: int, route: Route, link: str, hops: Sequence[inet.Hop] = ()) -> Request:
     """Add a route of a plan. An IPv4 route without a gateway reaches its neighbours directly: link scope, or
     the kernel takes no gateway from behind it."""
-    return add_route_request(ifindex, _with_scope(route, hops), link, hops)
+    return inet.add_route_request(ifindex, _with_scope(route, hops), link, hops)
 
 
-def _with_scope(route: Route, hops: Sequence[Hop]) -> Route:
-    is_direct = not (route.gateway or hops) and route.type == RTN_UNICAST and ":" not in route.destination
-    return replace(route, scope=RT_SCOPE_LINK) if is_direct and route.scope == 0 else route
+def _with_scope(route: Route, hops: Sequence[inet.Hop]) -> Route:
+    is_direct = (
+        not (route.gateway or hops) and route.type == inet.RTN_UNICAST and ":" not in route.destination
+    )
+    return replace(route, scope=inet.RT_SCOPE_LINK) if is_direct and route.scope == 0 else route
 
 
-def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[Hop] = ()) -> bool:
+def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[inet.Hop] = ()) -> bool:
     """Whether exactly this route is present, from any program."""
     wanted = _with_scope(replace(route, ifindex=ifindex), hops)
     manner = _manner(wanted, _ways(wanted, hops))
@@ -115,7 +94,7 @@ def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[Hop] = 
 
 def read_link_routes(pod: Side, link: Link) -> LinkRoutes:
     """Every route through a link of the pod: a dump for each IP version, which the kernel filters."""
-    found = ((route, decode(parse_hops, payload)) for route, payload in iter_routes(pod.rtnl, link))
+    found = ((route, decode(inet.parse_hops, payload)) for route, payload in iter_routes(pod.rtnl, link))
     return tuple((route, _ways(route, hops)) for route, hops in found)
 
 
@@ -137,7 +116,7 @@ def has_rival(pod: Side, step: AddRoute) -> bool:
 
 def _dump_table(pod: Side, family: int, table: int) -> list[bytes]:
     try:
-        return pod.rtnl.dump(dump_routes_request(family, table))
+        return pod.rtnl.dump(inet.dump_routes_request(family, table))
     except KernelError as error:
         if error.errno == errno.ENOENT:  # no route was ever in the table
             return []
@@ -149,12 +128,12 @@ def is_in_place_of(found: Route, wanted: Route) -> bool:
     return _place(found) == _place(wanted)
 
 
-def _ways(route: Route, hops: Sequence[Hop]) -> tuple[Hop, ...]:
+def _ways(route: Route, hops: Sequence[inet.Hop]) -> tuple[inet.Hop, ...]:
     """Where a route leads: the kernel keeps one way as a route without a list, and forgets its weight."""
     if len(hops) > 1:
         return tuple(hops)
     onlink = bool(route.flags & RTNH_F_ONLINK)
-    return (replace(hops[0], weight=1) if hops else Hop(route.ifindex, route.gateway, onlink=onlink),)
+    return (replace(hops[0], weight=1) if hops else inet.Hop(route.ifindex, route.gateway, onlink=onlink),)
 
 
 def describe_rival(pod: Side, route: Route) -> str:
@@ -167,14 +146,14 @@ def describe_rival(pod: Side, route: Route) -> str:
     return ""
 
 
-def _iter_in_place_of(pod: Side, route: Route) -> Iterator[tuple[Route, tuple[Hop, ...]]]:
+def _iter_in_place_of(pod: Side, route: Route) -> Iterator[tuple[Route, tuple[inet.Hop, ...]]]:
     """Routes with the destination, table and metric of this one, each with its ways."""
     family = socket.AF_INET6 if ":" in route.destination else socket.AF_INET
     for payload in _dump_table(pod, family, route.table):
-        found = decode(parse_route, payload)
+        found = decode(inet.parse_route, payload)
         # A kernel without the family answers for all.
         if payload[0] == family and found is not None and is_in_place_of(found, route):
-            yield found, _ways(found, decode(parse_hops, payload))
+            yield found, _ways(found, decode(inet.parse_hops, payload))
 
 
 def _place(route: Route) -> tuple[object, ...]:
@@ -182,7 +161,7 @@ def _place(route: Route) -> tuple[object, ...]:
     return network, route.table, route.metric or (_IPV6_METRIC if network.version == 6 else 0)
 
 
-def _manner(route: Route, ways: Sequence[Hop]) -> tuple[object, ...]:
+def _manner(route: Route, ways: Sequence[inet.Hop]) -> tuple[object, ...]:
     """Everything that distinguishes two routes of one place, independent of the spelling of addresses."""
     scope = 0 if ":" in route.destination else route.scope
     source = ip_address(route.source) if route.source else None
@@ -206,9 +185,9 @@ def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) ->
     return True
 
 
-def _find_hops(pod: Side, ifindex: int, step: AddRoute) -> tuple[Hop, ...]:
+def _find_hops(pod: Side, ifindex: int, step: AddRoute) -> tuple[inet.Hop, ...]:
     return tuple(
-        Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
+        inet.Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
         for hop in step.next_hops
     )
 
@@ -230,7 +209,7 @@ def remove_multipath_route(pod: Side, ifname: str, step: AddRoute) -> None:
     wanted = {ip_address(hop.gateway) for hop in step.next_hops}
     for found, ways in _iter_in_place_of(pod, step.route):
         if {ip_address(hop.gateway) for hop in ways if hop.gateway} == wanted:
-            pod.rtnl.request(delete_route_request(0, found, ifname, ways))
+            pod.rtnl.request(inet.delete_route_request(0, found, ifname, ways))
 
 
 # --- rules ----------------------------------------------------------------------------------------------
@@ -389,7 +368,7 @@ def _limit(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str, step: LimitRate) 
     requests: list[_LimitRequest] = []
     if step.egress_bits_per_second is not None:
         bucket = choose_bucket(step.egress_bits_per_second, step.egress_burst_bytes, sizes)
-        requests.append((set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname), ()))
+        requests.append((tc.set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname), ()))
     if step.ingress_bits_per_second is not None:
         bucket = choose_bucket(step.ingress_bits_per_second, step.ingress_burst_bytes, sizes)
         ifb = _make_ifb(rtnl, pod_ifname)
@@ -404,8 +383,8 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
     redirection, _ = _apply(
         pod.rtnl,
         [
-            (delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
-            (delete_qdisc_request(ifindex, BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
+            (tc.delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
+            (tc.delete_qdisc_request(ifindex, BUCKET_HANDLE, tc.TC_H_ROOT, pod_ifname), _NOT_THERE),
         ],
     )
     if ifbs or not isinstance(redirection, KernelError):
@@ -427,7 +406,7 @@ class PacketSizes(Struct, frozen=True):
         return self.mtu + _HEADER_BYTES
 
 
-def choose_bucket(bits_per_second: int, burst_bytes: int | None, sizes: PacketSizes) -> TokenBucket:
+def choose_bucket(bits_per_second: int, burst_bytes: int | None, sizes: PacketSizes) -> tc.TokenBucket:
     """The token bucket for a rate. A ``burst_bytes`` that the claim asks for is kept, but a packet must fit.
 
     Else the burst is the largest packet that is to pass whole, and what the rate carries while the kernel may
@@ -440,7 +419,7 @@ def choose_bucket(bits_per_second: int, burst_bytes: int | None, sizes: PacketSi
         burst_bytes = max(whole, sizes.single) + slack
     burst_bytes = min(max(burst_bytes, sizes.single), _MOST_BURST_BYTES)
     queue = max(round(rate * _QUEUE_SECONDS), _QUEUE_PACKETS * sizes.single)
-    return TokenBucket(rate, burst_bytes, burst_bytes + queue)
+    return tc.TokenBucket(rate, burst_bytes, burst_bytes + queue)
 
 
 @cache
@@ -489,7 +468,7 @@ def _make_ifb(rtnl: NetlinkSocket, pod_ifname: str) -> int:
 
 
 def _iter_ingress_requests(
-    ifindex: int, pod_ifname: str, ifb: int, bucket: TokenBucket
+    ifindex: int, pod_ifname: str, ifb: int, bucket: tc.TokenBucket
 ) -> Iterator[_LimitRequest]:
     name = ifb_name(pod_ifname)
     alias = attribute(IFLA_IFALIAS, _ifb_alias(pod_ifname).encode())
@@ -498,11 +477,11 @@ def _iter_ingress_requests(
         nested(socket.AF_INET6, attribute_u8(_IFLA_INET6_ADDR_GEN_MODE, _IN6_ADDR_GEN_MODE_NONE)),
     )
     yield set_link_request(ifb, no_address, operation="take addresses from", link=name), _NO_IPV6
-    yield set_bucket_request(ifb, BUCKET_HANDLE, bucket, name), ()
+    yield tc.set_bucket_request(ifb, BUCKET_HANDLE, bucket, name), ()
     yield set_link_request(ifb, alias, operation="set up", link=name, flags=IFF_UP, change=IFF_UP), ()
-    yield add_hooks_request(ifindex, pod_ifname), _IS_THERE
-    yield delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE
-    yield redirect_request(ifindex, ifb, _PRIORITY, pod_ifname), ()
+    yield tc.add_hooks_request(ifindex, pod_ifname), _IS_THERE
+    yield tc.delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE
+    yield tc.redirect_request(ifindex, ifb, _PRIORITY, pod_ifname), ()
 
 
 def _find_ifbs(rtnl: NetlinkSocket, pod_ifname: str) -> list[Link]:
@@ -517,9 +496,9 @@ def _is_own_ifb(link: Link, pod_ifname: str) -> bool:
 
 
 def _remove_empty_hooks(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str) -> None:
-    if any(read_hook_filters(rtnl, ifindex, hook) for hook in (CLSACT_INGRESS, CLSACT_EGRESS)):
+    if any(tc.read_hook_filters(rtnl, ifindex, hook) for hook in (tc.CLSACT_INGRESS, tc.CLSACT_EGRESS)):
         return
-    request = delete_qdisc_request(ifindex, CLSACT_HANDLE, TC_H_INGRESS, pod_ifname)
+    request = tc.delete_qdisc_request(ifindex, tc.CLSACT_HANDLE, tc.TC_H_INGRESS, pod_ifname)
     _apply(rtnl, [(request, _NOT_THERE)])
 
 

@@ -23,16 +23,7 @@ from dranet.kernel.dhcp import message
 from dranet.kernel.dhcp.message import Message, MessageType, leased_ip, seconds_left
 from dranet.kernel.dhcp.wire import Wire
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.inet import (
-    add_address_request,
-    add_neighbour_request,
-    delete_address_request,
-    dump_addresses_request,
-    dump_neighbours_request,
-    is_kernel_link_local,
-    parse_address,
-    parse_permanent_neighbour,
-)
+from dranet.kernel.netlink import inet
 from dranet.kernel.netlink.rtnl import (
     IFF_UP,
     RTNLGRP_LINK,
@@ -271,8 +262,10 @@ def read_link(rtnl: NetlinkSocket, ifname: str) -> Link:
 
 def read_addresses(rtnl: NetlinkSocket, link: Link) -> tuple[Address, ...]:
     """The addresses of the link but those that the kernel makes by itself."""
-    parse = partial(parse_address, names={link.ifindex: link.ifname})
-    payloads = [p for p in rtnl.dump(dump_addresses_request(link.ifindex)) if not is_kernel_link_local(p)]
+    parse = partial(inet.parse_address, names={link.ifindex: link.ifname})
+    payloads = [
+        p for p in rtnl.dump(inet.dump_addresses_request(link.ifindex)) if not inet.is_kernel_link_local(p)
+    ]
     parsed = (decode(parse, payload) for payload in payloads)
     return tuple(found[1] for found in parsed if found is not None and found[0] == link.ifindex)
 
@@ -310,11 +303,11 @@ def _set_up(rtnl: NetlinkSocket, link: Link, *, up: bool) -> None:
 def _read_what_a_lowered_link_loses(rtnl: NetlinkSocket, link: Link) -> list[Request]:
     """Requests that give a link what the kernel takes from it as it goes down: IPv6 addresses, neighbours."""
     index, name = link.ifindex, link.ifname
-    parse = partial(parse_permanent_neighbour, ifindex=index)
-    neighbours = (decode(parse, payload) for payload in rtnl.dump(dump_neighbours_request(index)))
+    parse = partial(inet.parse_permanent_neighbour, ifindex=index)
+    neighbours = (decode(parse, payload) for payload in rtnl.dump(inet.dump_neighbours_request(index)))
     return [
-        *(add_address_request(index, a, name) for a in read_addresses(rtnl, link) if ":" in a.cidr),
-        *(add_neighbour_request(index, n, name) for n in neighbours if n is not None),
+        *(inet.add_address_request(index, a, name) for a in read_addresses(rtnl, link) if ":" in a.cidr),
+        *(inet.add_neighbour_request(index, n, name) for n in neighbours if n is not None),
     ]
 
 
@@ -409,7 +402,7 @@ def _renew_here(lease: DhcpLease, ifname: str, rebind: bool, deadline: float) ->
         renewed = Exchange(link, deadline).renew(lease, any_server=rebind)
         left = seconds_left(renewed, time.time())
         address = replace(present, valid_seconds=left, preferred_seconds=left)
-        rtnl.request(add_address_request(link.ifindex, address, link.ifname))
+        rtnl.request(inet.add_address_request(link.ifindex, address, link.ifname))
         return renewed
 
 
@@ -423,7 +416,7 @@ def _end_here(lease: DhcpLease, ifname: str, is_refused: bool) -> float:
         if left > LAST_SECONDS and not is_refused:
             return left
         try:
-            rtnl.request(delete_address_request(link.ifindex, present, link.ifname))
+            rtnl.request(inet.delete_address_request(link.ifindex, present, link.ifname))
         except KernelError as error:
             if error.errno != errno.EADDRNOTAVAIL:  # the kernel was faster
                 raise

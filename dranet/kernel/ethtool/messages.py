@@ -46,8 +46,9 @@ ETHTOOL_FLAG_COMPACT_BITSETS, ETHTOOL_FLAG_OMIT_REPLY = 1, 2
 ETHTOOL_A_BITSET_NOMASK, ETHTOOL_A_BITSET_BITS = 1, 3
 ETHTOOL_A_BITSET_BITS_BIT = 1
 ETHTOOL_A_BITSET_BIT_NAME, ETHTOOL_A_BITSET_BIT_VALUE = 2, 3
-ETHTOOL_A_FEATURES_HW, ETHTOOL_A_FEATURES_WANTED = 2, 3
-ETHTOOL_A_FEATURES_ACTIVE, ETHTOOL_A_FEATURES_NOCHANGE = 4, 5
+ETHTOOL_A_FEATURES_WANTED = 3
+_FEATURES = (2, ETHTOOL_A_FEATURES_WANTED, 4, 5)
+"""``ETHTOOL_A_FEATURES_HW``, ``_WANTED``, ``_ACTIVE``, ``_NOCHANGE``."""
 
 SIOCETHTOOL = 0x8946
 """``linux/sockios.h``."""
@@ -139,15 +140,7 @@ class Features(Struct, frozen=True):
 
 def parse_features(payload: bytes) -> Features:
     found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
-    hardware, wanted, active, fixed = (
-        parse_bitset(found.get(kind, b""))
-        for kind in (
-            ETHTOOL_A_FEATURES_HW,
-            ETHTOOL_A_FEATURES_WANTED,
-            ETHTOOL_A_FEATURES_ACTIVE,
-            ETHTOOL_A_FEATURES_NOCHANGE,
-        )
-    )
+    hardware, wanted, active, fixed = (parse_bitset(found.get(kind, b"")) for kind in _FEATURES)
     changeable = [name for name, is_offered in hardware.items() if is_offered and not fixed.get(name)]
     return Features(
         wanted={name: wanted.get(name, False) for name in changeable},
@@ -226,19 +219,13 @@ RINGS = EthtoolPart(
     get=15,
     set=16,
     settings={
-        "rx": Number(6, most=2),
-        "rx_mini": Number(7, most=3),
-        "rx_jumbo": Number(8, most=4),
+        "rx": Number(6, most=2), "rx_mini": Number(7, most=3), "rx_jumbo": Number(8, most=4),
         "tx": Number(9, most=5),
-        "rx_buf_len": Number(10),
-        "tcp_data_split": Number(11, size=1),
-        "cqe_size": Number(12),
-        "tx_push": Number(13, size=1),
-        "rx_push": Number(14, size=1),
-        "tx_push_buf_len": Number(15, most=16),
+        "rx_buf_len": Number(10), "tcp_data_split": Number(11, size=1), "cqe_size": Number(12),
+        "tx_push": Number(13, size=1), "rx_push": Number(14, size=1), "tx_push_buf_len": Number(15, most=16),
         "hds_thresh": Number(17, most=18),
     },
-)
+)  # fmt: skip
 
 CHANNELS = EthtoolPart(
     "channels",

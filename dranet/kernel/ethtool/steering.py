@@ -173,7 +173,7 @@ def _flows(
     nic: Nic,
     command: int,
     operation: str,
-    flow: tuple[int, int] = (0, 0),
+    flow: tuple[int, int] = (0, 0),  # its type, and data of it
     spec: bytes = b"",
     last: int = 0,
     room: int = 0,
