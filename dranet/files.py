@@ -1,19 +1,16 @@
 """The driver's own files, folders and lock files, safe even if another program has been there first.
 
-Folders that a setting names are followed wherever they lead: they are the operator's word. What the driver
-makes *below* them has names of its own, and is opened without following a symbolic link, without waiting for
-the other end of a pipe, and only where it is what the driver makes there. Anything else is left as it is,
-and named in an :class:`OSError`, so that each room maps it as it maps a disk that refuses. Modes hold
-whatever the umask is. ``open(2)``, ``umask(2)``, ``fifo(7)``; owners and modes: docs/user/files.md.
+Folders that a setting names are followed wherever they lead. What the driver makes *below* them has names of
+its own, and is opened without following a symbolic link, without waiting for the other end of a pipe, and
+only where it is what the driver makes there. Anything else is left as it is, and raised as :class:`NotOurs`;
+a disk that refuses, as OSError. Modes hold whatever the umask is. ``open(2)``, ``umask(2)``, ``fifo(7)``;
+owners and modes: docs/user/files.md.
 
-What changes or reads a file raises :class:`NotOurs` if something else has its name, else :class:`OSError` if
-the disk refuses. Locks raise :class:`~dranet.errors.StoreError` if their file cannot be opened or locked.
-
-Two instances of the driver on one node share folders. The kernel keeps their locks with an open file
-description and drops them when the process ends, however it ends (``flock(2)``; ``fcntl(2)``, "Open file
-description locks"). Lock files stay: if one were removed, a third process could lock a new file of the same
-name while a second one waits on the old. Locks are taken without blocking and asked for again until a
-deadline, because the kernel's own wait has none.
+Two instances of the driver on one node share folders. The kernel drops their locks when a process ends,
+however it ends (``flock(2)``; ``fcntl(2)``, "Open file description locks"). Lock files stay: if one were
+removed, a third process could lock a new file of the same name while a second one waits on the old. Locks are
+asked for until a deadline, because the kernel's own wait has none. They raise
+:class:`~dranet.errors.StoreError` if their file cannot be opened or locked.
 """
 
 from __future__ import annotations
@@ -266,10 +263,8 @@ class FileLock:
             return True
 
     def try_acquire(self, *, shared: bool = False) -> bool:
-        """Take the lock if it is free; a lock that is already held stays as it is, shared or not.
-
-        An exclusive holder writes its process id and pod into the file, for :meth:`describe_holder`.
-        """
+        """Take the lock if it is free; a held one stays as it is, shared or not. An exclusive holder writes
+        its process id and pod into the file, for :meth:`describe_holder`."""
         if self._held:
             return True
         try:
@@ -298,10 +293,8 @@ class FileLock:
         return self._fd
 
     def acquire(self, deadline: float, *, shared: bool = False) -> bool:
-        """Take the lock as soon as it is free, but not after ``deadline`` (``time.monotonic()``).
-
-        Blocks the thread. Returns whether it has the lock; asks at least once.
-        """
+        """Take the lock as soon as it is free, but not after ``deadline`` (``time.monotonic()``). Blocks the
+        thread; asks at least once; returns whether it has the lock."""
         for wait in _waits():
             if self.try_acquire(shared=shared):
                 return True
@@ -376,10 +369,8 @@ class NamedLocks:
 
     @asynccontextmanager
     async def hold(self, names: Iterable[str]) -> AsyncIterator[None]:
-        """Hold the locks of all names, taken in one order, so that two batches cannot block each other.
-
-        Waits without blocking the loop and without a limit; cancel it to give up.
-        """
+        """Hold the locks of all names, taken in one order, so that two batches cannot block each other. Waits
+        without blocking the loop and without a limit; cancel it to give up."""
         offsets = sorted({_offset_of(name) for name in names})
         fd = await self._lock_all(offsets) if offsets else None
         try:

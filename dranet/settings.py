@@ -47,41 +47,27 @@ class LogLevel(StrEnum):
 
 
 class PublishGpus(StrEnum):
-    """Whether GPUs are devices of this driver."""
-
     AUTO = "auto"
-    """If no other program gives them to pods on this node."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 class NodePage(StrEnum):
-    """Clients that may see the status page."""
-
     LOCALHOST = "localhost"
-    """Connections from the node itself, such as those of `kubectl port-forward`."""
     OFF = "off"
     ALL = "all"
-    """All that reach the port and may read it."""
 
 
 class Authentication(StrEnum):
-    """How callers from the network show who they are."""
-
     NONE = "none"
     KUBERNETES = "kubernetes"
-    """By a bearer token that the API server knows, and the right to ask for the path."""
     CLIENT_CERTIFICATE = "client-certificate"
 
 
 class DeviceMetrics(StrEnum):
-    """Metrics of devices in ``/metrics``."""
-
     OFF = "off"
     DEVICES = "devices"
-    """Series by device, for all hardware of the node."""
     PODS = "pods"
-    """Also series with the names of the pods and claims that are on the node now."""
 
 
 class HealthTaints(StrEnum):

@@ -1,8 +1,7 @@
 """Names of the sockets that the kubelet meets: a pair for each instance of the driver, short enough to bind.
 
-Two instances on one node, as in a rolling update, must not meet at one path: each has names of its own, made
-from its pod's UID. A UNIX socket's path has a limit, so a hash stands for what does not fit; the name is the
-first whose full path fits. Pure: the check of the settings and the code that binds ask for the same paths.
+Two instances on one node, as in a rolling update, must not meet at one path, so names are made from the pod's
+UID. A UNIX socket's path has a limit: a hash stands for what does not fit.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 UNIX_PATH_MAX_BYTES = 107
@@ -26,17 +24,15 @@ def fits(path: Path) -> bool:
 
 
 def registration_socket(registry: Path, driver_name: str, pod_uid: str = "") -> Path:
-    """The path in the kubelet's ``plugins_registry``; without a UID the one of the only instance.
-
-    The last form is as short as a unique name can be; where not even that fits, it is returned all the same,
-    for a message.
-    """
+    """The path in the kubelet's ``plugins_registry``; without a UID the one of the only instance. The last
+    form is as short as a unique name can be, and is returned, for a message, even if it does not fit."""
     if not pod_uid:
         return registry / f"{driver_name}-reg.sock"
     uid_hash = _hash(pod_uid, _UID_HASH_BYTES)
     both_hash = _hash(f"{driver_name}\0{pod_uid}", _DRIVER_AND_UID_HASH_BYTES)
     names = f"{driver_name}-{pod_uid}", f"{driver_name}-{uid_hash}", f"dra-{both_hash}"
-    return _first_that_fits(registry / f"{name}-reg.sock" for name in names)
+    paths = [registry / f"{name}-reg.sock" for name in names]
+    return next(filter(fits, paths), paths[-1])
 
 
 def dra_socket(plugin_dir: Path, pod_uid: str = "") -> Path:
@@ -45,14 +41,8 @@ def dra_socket(plugin_dir: Path, pod_uid: str = "") -> Path:
         return plugin_dir / "dra.sock"
     uid_hash = _hash(pod_uid, _UID_HASH_BYTES)
     names = f"dra-{pod_uid}", f"dra-{uid_hash}", uid_hash  # the last for driver names of 62 and 63 characters
-    return _first_that_fits(plugin_dir / f"{name}.sock" for name in names)
-
-
-def _first_that_fits(paths: Iterable[Path]) -> Path:
-    for path in paths:
-        if fits(path):
-            break
-    return path
+    paths = [plugin_dir / f"{name}.sock" for name in names]
+    return next(filter(fits, paths), paths[-1])
 
 
 def _hash(text: str, size: int) -> str:

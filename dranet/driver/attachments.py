@@ -222,7 +222,7 @@ class Attachments:
             links = self._attach_in(netns, pod, claims)
             stays = True
         except Exception:
-            self._metrics.rolled_back()
+            self._metrics.rollbacks.inc()
             for claim in claims:
                 self.gate.close(claim.claim.uid)  # it may have been open since an earlier attach
             raise
@@ -269,7 +269,7 @@ class Attachments:
     def _observe_step(self, pod: PodSandbox, step: str, seconds: float) -> None:
         if step in ("move-link", "create-link"):
             self._progress[pod.id].begun += 1
-        self._metrics.observe_step(step, seconds)
+        self._metrics.step_seconds.labels(step).observe(seconds)
 
     def _commit_place(
         self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str
@@ -475,7 +475,7 @@ class Attachments:
                 reason=Reason.DETACH_FAILED,
             )
         reached(Failpoint.RELEASE_DEVICES_HOME)
-        self._metrics.restored(time.perf_counter() - start)
+        self._metrics.detach_seconds.observe(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     def _check_returned(self, claim: PreparedClaim, missing: Sequence[str]) -> None:

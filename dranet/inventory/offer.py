@@ -1,14 +1,12 @@
 """Decide which devices are offered, with a reason in words for each one.
 
-The links that the node needs, and everything that depends on them, are never offered (``topology``). Nor are
-links that a pod cannot or should not have: parts of the node's network (bridges, tunnels, other pods' veths)
-and ports of a bond or bridge; software links only of kinds that are known to be harmless. What is left gets
-the operator's own attributes and passes through the operator's filter, which also sees them. A device that a
-pod holds keeps its place and its attributes.
+Never offered are the links that the node needs, and everything that depends on them (``topology``); parts of
+the node's network (bridges, tunnels, other pods' veths); ports of a bond or bridge; software links, unless
+their kind is known to be harmless. What is left gets the operator's own attributes and passes through the
+operator's filter, which also sees them. A device that a pod holds keeps its place and its attributes.
 
-GPUs: one that two programs offer may be given to two pods without either noticing. So if another program (a
-vendor's DRA driver, a device plugin) serves one GPU of a vendor, all GPUs of that vendor are left to it: what
-it leaves out (a broken card, one that is cut into parts) it leaves out for a reason.
+A GPU that two programs offer may be given to two pods. So if another one (a vendor's DRA driver, a device
+plugin) serves one GPU of a vendor, all of that vendor are left to it: it has a reason for what it leaves out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The operator's own attributes: what the rules of a file add to each device.
 
-The limits are those of ``resource.k8s.io/v1``: a value that the API server would refuse takes the whole slice
-with it, and a value that was cut is another one; so both are refused at once.
-
-Rules only add. They see a device as the kernel describes it, never what another rule added, so their order
-matters only when two rules set the same name: the later one wins. A rule that fails on a device adds a
-warning and no attribute: a missing attribute makes a claim find less, never more.
+A value that the API server would refuse takes the whole slice with it, and a value that was cut is another
+one; so both are refused at once. Rules see a device as the kernel describes it, never what another rule
+added: their order matters only when two set the same name, and the later one wins. A rule that fails on a
+device adds a warning and no attribute: a missing attribute makes a claim find less, never more.
 """
 
 from __future__ import annotations

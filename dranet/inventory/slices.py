@@ -1,15 +1,12 @@
 """Devices as ResourceSlices have them: names, attributes, pages within the limits of the Kubernetes API.
 
-The API server refuses a slice whole: one odd value would hide every device of the node. So whatever comes
-here is made to fit. Attributes of a device that has too many are chosen (:func:`fit_attributes`), which is by
-design; a value or device that cannot be published is left out with a line in the log.
-
-The order of devices is kept: consumers try them in slice order, so it is the order of preference. Where the
-pages fall depends on the devices and the policy alone, so that nothing is rewritten while nothing changes.
+The API server refuses a slice whole: one odd value would hide every device of the node. So a value or device
+that cannot be published is left out with a line in the log, and of too many attributes some are chosen
+(:func:`fit_attributes`). The order of devices is kept: it is the order of preference. Where the pages fall
+depends on the devices and the policy alone, so that nothing is rewritten while nothing changes.
 
 Names follow DraNet's rules. Those of PCI functions survive renames, moves between namespaces and reboots; a
-name made from an interface name changes with it. What may be published, and how it is called, is declared in
-``dranet.model.attributes``.
+name made from an interface name changes with it. The catalogue of attributes is ``dranet.model.attributes``.
 """
 
 from __future__ import annotations
@@ -289,20 +286,12 @@ Pages = tuple[tuple[Device, ...], ...]
 _Rank = tuple[int, int, str]
 
 
-class FittedAttributes(Struct, frozen=True):
-    """What a slice can take of a device. Both map qualified names; ``left_out`` to the reason."""
-
-    kept: Mapping[str, AttributeValue]
-    left_out: Mapping[str, str]
-
-
 class SlicePlan(Struct, frozen=True):
     """``pages``: devices as published."""
 
     pages: Pages
     losses: tuple[str, ...]
-    """One line for each device that lost a value that users may miss: an invalid one, or one that the
-    operator added or prefers."""
+    """One line for each device that lost an invalid value, or one that the operator added or prefers."""
     crowded: Mapping[str, tuple[str, ...]]
     """By device: what a slice has no room for, the last of the catalogue."""
 
@@ -312,11 +301,9 @@ def build_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> 
 
 
 def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> SlicePlan:
-    """Pages of at most 128 devices, or 64 where the policy allows taints or lists; without
-    devices one empty page, which marks the pool as complete.
-
-    Where they are allowed every page is short, also one that has none, and also where the cluster keeps none:
-    a page may get one at any time, and would then push devices from page to page.
+    """Pages of at most 128 devices, or 64 where the policy allows taints or lists: a page may get one at any
+    time, and would then push devices from page to page. Without devices one empty page, which marks the pool
+    as complete.
     """
     published: list[Device] = []
     losses: list[str] = []
@@ -338,7 +325,7 @@ def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> S
     return SlicePlan(_paginate(published, policy), tuple(losses), crowded)
 
 
-def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> FittedAttributes:
+def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> a.FittedValues:
     """Which attributes of ``device`` a slice can take.
 
     At most 32, and at most 48 values with the items of lists. Kept first are those without which nothing
@@ -355,7 +342,7 @@ def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> FittedAtt
             valid[name] = fitted
     if sum(map(_size, valid.values())) > a.MAX_ATTRIBUTES_PER_DEVICE:
         _make_room(valid, left_out, policy)
-    return FittedAttributes(valid, left_out)
+    return a.FittedValues(valid, left_out)
 
 
 def _fit(name: str, value: AttributeValue, policy: Policy) -> tuple[AttributeValue | None, str]:

@@ -2,12 +2,9 @@
 
 A vendor's CDI device brings what the device nodes alone do not: the driver's libraries, hooks, firmware. Its
 tools (``nvidia-ctk cdi generate``, ``amd-ctk``, Intel's generator, and drivers by themselves) write files
-like ours (``containers.py``) into the folders in which the runtime looks. The device is recognised by its
-nodes, never by its place in a list: numbers may run otherwise than the kernel's.
-
-The files are other people's. One that is odd, huge, nested without end or no file at all is passed over;
-what the runtime itself would refuse (one name twice) is not answered either. Format: SPEC.md of the
-Container Device Interface (CNCF).
+like ours (``containers``) into the folders in which the runtime looks. The device is recognised by its
+nodes, never by its place in a list: numbers may run otherwise than the kernel's. A file that is odd, huge or
+nested without end is passed over, and a name that it has twice, which the runtime itself refuses.
 """
 
 from __future__ import annotations

@@ -29,12 +29,8 @@ class Capability(Struct, frozen=True):
 
 
 class HostMount(Struct, frozen=True):
-    """One folder of the node that the container sees.
-
-    Paths may hold ``{kubelet_root}``, ``{state_dir}``, ``{cdi_dir}``, ``{nri_dir}`` and ``{driver_name}``,
-    which are settings of the driver (see :data:`PLACES`). Every folder except the node's ``/proc`` is at its
-    own path, because kubelet and runtime receive paths and look for them on the node.
-    """
+    """One folder of the node that the container sees; paths may hold the names of :data:`PLACES` in braces.
+    All except the node's ``/proc`` are at their own path: kubelet and runtime receive paths."""
 
     name: str
     path: str

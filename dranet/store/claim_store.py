@@ -2,11 +2,9 @@
 
 One file for each claim, replaced atomically and synced: a record that :meth:`ClaimStore.put` has written
 survives a kill at any point and a power cut. The content is mirrored in memory, so that the runtime's hook
-reads no disk. The store holds intent; the real state is in the kernel (``driver.reconcile``).
-
-Two instances of the driver may share the folder. A caller that reads a record to write it back holds the
-node's devices meanwhile (``driver.attachments``): nothing here keeps the other instance from doing the same.
-A disk that refuses writes or damages a record fails Prepare and nothing else (docs/decisions/031, 052).
+reads no disk. A caller that reads a record to write it back holds the node's devices meanwhile
+(``driver.attachments``): nothing here keeps another instance, which may share the folder, from doing the
+same. A disk that refuses writes or damages a record fails Prepare and nothing else (docs/decisions/031, 052).
 """
 
 from __future__ import annotations

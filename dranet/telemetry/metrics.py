@@ -269,15 +269,6 @@ class AttachMetrics:
             "hooks that were answered before the kernel was done; the work goes on behind the answer",
         )
 
-    def observe_step(self, step: str, seconds: float) -> None:
-        self.step_seconds.labels(step).observe(seconds)
-
-    def rolled_back(self) -> None:
-        self.rollbacks.inc()
-
-    def restored(self, seconds: float) -> None:
-        self.detach_seconds.observe(seconds)
-
 
 class LeaseOutcome(StrEnum):
     """Result of a DHCP request; the ``outcome`` label."""

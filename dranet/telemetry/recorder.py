@@ -1,12 +1,8 @@
 """What a metric is: declared once, then recorded by the client library or written as text by ourselves.
 
-Names follow the Prometheus conventions (base units in the name, ``_total``). The ``dranet_driver_*`` names
-are those of DraNet, so that existing dashboards keep working. ``docs/user/metrics.md`` is generated from the
-same declarations.
-
-:class:`Exposition` writes samples that are read and not recorded: thousands at a time, in tens of
-milliseconds (https://prometheus.io/docs/instrumenting/exposition_formats/). The client library creates an
-object for each sample first, which takes ten times as long.
+Names follow the Prometheus conventions; the ``dranet_driver_*`` names are those of DraNet, so that existing
+dashboards keep working. :class:`Exposition` writes samples that are read and not recorded, thousands at a
+time, ten times faster than the client library, which creates an object for each sample first.
 """
 
 from __future__ import annotations

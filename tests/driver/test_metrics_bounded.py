@@ -59,12 +59,12 @@ class Walks:
             if not failed:
                 call.succeeded()
         metrics.runtime.observe("RunPodSandbox", "success", 0.02)
-        metrics.attach.observe_step("move-link", 0.01)
+        metrics.attach.step_seconds.labels("move-link").observe(0.01)
         metrics.api.answered("get", "resourceclaims", 404 if failed else 200, 0.01)
         metrics.api.answered("get", f"somethings-{number}", 200, 0.01)
 
     def end(self) -> None:
-        self._metrics.attach.restored(0.02)
+        self._metrics.attach.detach_seconds.observe(0.02)
         self._metrics.runtime.observe("StopPodSandbox", "success", 0.02)
 
 
