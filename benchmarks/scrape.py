@@ -23,10 +23,9 @@ from prometheus_client.registry import Collector
 
 from benchmarks.measure import Result, Series, time_ms
 from dranet.claims.alignment import Verdict
-from dranet.driver.health.monitor import DeviceStates
-from dranet.driver.metrics.reading import CounterReader
+from dranet.driver.health import DeviceStates
+from dranet.driver.metrics.reading import CounterReader, Snapshot, take_snapshot
 from dranet.driver.metrics.scrape import Scraper
-from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
 from dranet.driver.publish import View
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks

@@ -19,37 +19,29 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.nodes import NodeDevices, fetch_node
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
-from dranet.driver.alignment.verdicts import Verdicts
-from dranet.driver.alignment.watch import AlignmentWatch
+from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
 from dranet.driver.features import Features
-from dranet.driver.gpus.containers import GpuContainers
-from dranet.driver.gpus.servers import GpuCallbacks, GpuInquiry, GpuRules, GpuServers, OwnGpus
-from dranet.driver.health.file import HealthFile
-from dranet.driver.health.monitor import HealthCallbacks, HealthMonitor, build_rules
-from dranet.driver.health.observations import HealthObserver
+from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
+from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, HealthObserver, build_rules
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
-from dranet.driver.instances.locks import WorkLocks
-from dranet.driver.instances.members import FOLDER, Members
+from dranet.driver.instances.members import FOLDER, Members, WorkLocks
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
-from dranet.driver.metrics.reading import CounterReader
+from dranet.driver.metrics.reading import CounterReader, take_snapshot
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
-from dranet.driver.metrics.snapshot import take_snapshot
 from dranet.driver.prepare import ClaimReassigner, ClaimState, PrepareListeners, Preparer, PrepareSources
-from dranet.driver.probes.access import Access, TokenReviews
-from dranet.driver.probes.readiness import Readiness, ReadyFile
-from dranet.driver.probes.server import PortContent, ProbeServer
+from dranet.driver.probes.http import Access, TokenReviews
+from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
-from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop, Reconcilers
 from dranet.driver.reconcile.pods import ActionLog, PodReconciler
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import Reporter
+from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.status_page.source import PageSource, StatusSources
 from dranet.errors import Reason

@@ -24,7 +24,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.driver.instances.locks import NodeLock
+from dranet.driver.instances.members import NodeLock
 from dranet.driver.pod_devices import (
     HeldNamespaces,
     OpenNamespace,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dranet import files
 from dranet.claims.report import READ_ONLY
-from dranet.driver.gpus.containers import find_environment
+from dranet.driver.gpus import find_environment
 from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.start_gate import ClaimFolders, StartGate
 from dranet.errors import StoreError

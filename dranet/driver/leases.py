@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments
 from dranet.driver.executor import NotedThreadPool
-from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
-from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason

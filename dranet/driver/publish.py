@@ -350,7 +350,7 @@ def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> f
 
 
 class HealthWatch(Protocol):
-    """Evaluates the health of devices after each scan (``driver.health.monitor.HealthMonitor``)."""
+    """Evaluates the health of devices after each scan (``driver.health.HealthMonitor``)."""
 
     @property
     def taints(self) -> Mapping[str, Sequence[Taint]]:

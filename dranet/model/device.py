@@ -3,7 +3,7 @@
 A pod's GPUs may be from any driver or device plugin. Names of GPUs in variables, mounts, CDI devices and
 device plugins are those of the documentation of NVIDIA's container toolkit and device plugin, AMD's
 container toolkit and device plugin, and Habana's container runtime. Which GPU of the node is meant is found
-by :mod:`dranet.driver.alignment.observations`.
+by :mod:`dranet.driver.alignment.pod_gpus`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.messages import USER_AGENT
 from dranet.cluster.slice_plan import build_pages
 from dranet.cluster.slices import SlicePublisher
-from dranet.driver.recent_events import RecentEvents
-from dranet.driver.reports.reporter import Reporter
+from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.device import Device, DeviceKind, Taint, TaintEffect

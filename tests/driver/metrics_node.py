@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dranet.claims.alignment import Verdict
-from dranet.driver.alignment.verdicts import NicKey
-from dranet.driver.health.monitor import DeviceStates
-from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
+from dranet.driver.alignment.watch import NicKey
+from dranet.driver.health import DeviceStates
+from dranet.driver.metrics.reading import Snapshot, take_snapshot
 from dranet.driver.publish import View
 from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace

@@ -18,7 +18,7 @@ from typing import BinaryIO, NoReturn
 
 from dranet.driver import attachments
 from dranet.driver.hooks import HookListeners, PodHooks
-from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.start_gate import StartGate
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.claim import PodSandbox

@@ -15,8 +15,7 @@ from dranet.cluster.client import JsonObject
 from dranet.cluster.nodes import NodeDevice, NodeDevices
 from dranet.driver.alignment import watch as module
 from dranet.driver.alignment.pod_gpus import PodGpus
-from dranet.driver.alignment.verdicts import LEVELS, Verdicts
-from dranet.driver.alignment.watch import AlignmentWatch
+from dranet.driver.alignment.watch import LEVELS, AlignmentWatch, Verdicts
 from dranet.driver.publish import View
 from dranet.errors import ClusterError, ProtocolError, Reason
 from dranet.inventory.policy import Decision

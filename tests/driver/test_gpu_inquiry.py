@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from dranet.cluster.nodes import NodeView
-from dranet.driver.gpus import servers
-from dranet.driver.gpus.servers import GpuInquiry
+from dranet.driver.gpus import GpuInquiry
 from dranet.errors import ClusterError, ProtocolError
 
 
@@ -80,7 +79,7 @@ async def test_one_that_fails_does_not_silence_the_other() -> None:
 
 
 async def test_who_does_not_answer_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("dranet.driver.gpus.ANSWER_SECONDS", 0.05)
     peers = Peers()
     peers.is_hanging = True
     await peers.inquiry().look()

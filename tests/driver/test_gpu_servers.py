@@ -13,7 +13,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.nodes import MAX_SLICES, NodeDevices
 from dranet.cluster.watch import Snapshot
-from dranet.driver.gpus.servers import (
+from dranet.driver.gpus import (
     PATIENCE_SECONDS,
     TOO_MANY,
     YET_TO_COME,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.driver.alignment.observations import (
+from dranet.driver.alignment.pod_gpus import (
     MAX_NAME,
     GpuMatch,
     GpuName,

@@ -17,15 +17,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.cluster.events import EventNote
-from dranet.driver.health.file import HealthFile
-from dranet.driver.health.monitor import Clocks, HealthCallbacks, HealthMonitor, HealthRules, build_rules
-from dranet.driver.health.observations import HealthObserver
+from dranet.driver.health import (
+    Clocks,
+    HealthCallbacks,
+    HealthFile,
+    HealthMonitor,
+    HealthObserver,
+    HealthRules,
+    build_rules,
+)
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.errors import SettingsError
-from dranet.health.damping import Damping, FaultState
-from dranet.health.tracker import DeviceMemory, KnownFault, Patience
+from dranet.health import Damping, DeviceMemory, FaultState, KnownFault, Patience
 from dranet.inventory.policy import Policy
 from dranet.kernel.counters import CountedLink
 from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranet.driver.health.monitor import UNKNOWN_SECONDS, SteadyHealth
+from dranet.driver.health import UNKNOWN_SECONDS, SteadyHealth
 from dranet.kubelet.health import DeviceHealthFact
 
 WELL = DeviceHealthFact("node", "eth1", True)

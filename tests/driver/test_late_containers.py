@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dranet.driver.instances import locks
 from dranet.errors import KernelError
 from dranet.model.claim import PodSandbox
 from tests.driver.bench import Bench, names, sandbox
@@ -51,7 +50,7 @@ def test_a_late_hook_of_a_container_takes_nothing_from_a_running_pod(
 def test_a_hook_that_hangs_in_the_kernel_does_not_keep_the_driver_from_its_end(
     start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("dranet.driver.instances.members.CLOSE_SECONDS", 0.05)
     bench, hangs, go_on = start(), threading.Event(), threading.Event()
 
     def hang() -> None:

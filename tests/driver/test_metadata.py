@@ -26,7 +26,7 @@ from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
-from dranet.driver.instances.locks import WorkLocks
+from dranet.driver.instances.members import WorkLocks
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranet.driver.metrics.reading import CounterReader, Place, Readings
+from dranet.driver.metrics.reading import CounterReader, Place, Readings, Snapshot
 from dranet.driver.metrics.scrape import Scraper
-from dranet.driver.metrics.snapshot import Snapshot
 from dranet.kernel.counters import Traffic
 from dranet.model.plan import PreparedClaim
 from dranet.settings import DeviceMetrics

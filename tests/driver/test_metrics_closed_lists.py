@@ -10,7 +10,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import _VERBS
-from dranet.driver.alignment.verdicts import LEVELS
+from dranet.driver.alignment.watch import LEVELS
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.reconcile.pods import Action
 from dranet.model.plan import Step

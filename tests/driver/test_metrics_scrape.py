@@ -12,9 +12,8 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranet.driver.metrics.reading import CounterReader, Place, Readings
+from dranet.driver.metrics.reading import CounterReader, Place, Readings, Snapshot
 from dranet.driver.metrics.scrape import MOST_STUCK, Scraper
-from dranet.driver.metrics.snapshot import Snapshot
 from dranet.errors import KernelError
 from dranet.kernel.counters import Traffic, read_traffic
 from dranet.kernel.namespaces.netns import NetworkNamespace

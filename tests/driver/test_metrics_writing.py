@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dranet.driver.metrics.reading import HOST, Readings
-from dranet.driver.metrics.writing import write_devices, write_pods
+from dranet.driver.metrics.scrape import write_devices, write_pods
 from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters import PORT_COUNTERS, CountedLink, PortReading, Traffic
 from dranet.kernel.netlink.dcb import Pauses

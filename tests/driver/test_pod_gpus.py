@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.cluster.nodes import NodeDevice, NodeDevices
-from dranet.driver.alignment.observations import GpuName, observe_container
-from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, PodGpus
+from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, GpuName, PodGpus, observe_container
 from dranet.driver.publish import View
 from dranet.inventory.policy import Decision
 from dranet.model.claim import AllocationResult, ClaimRef, Container, PodRef

@@ -11,7 +11,7 @@ import pytest
 
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
-from dranet.driver.instances.locks import WorkLocks
+from dranet.driver.instances.members import WorkLocks
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer

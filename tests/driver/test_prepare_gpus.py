@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.report import report_prepared
-from dranet.driver.gpus.containers import GpuContainers
+from dranet.driver.gpus import GpuContainers
 from dranet.errors import Reason
 from dranet.model.attributes import GPU_UUID, GPU_VENDOR
 from dranet.model.claim import Claim, Consumer

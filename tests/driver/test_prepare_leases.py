@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
-from dranet.driver.instances.locks import WorkLocks
+from dranet.driver.instances.members import WorkLocks
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer

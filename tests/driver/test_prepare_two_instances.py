@@ -28,7 +28,7 @@ SECONDS = 20.0
 HOLD_CLAIM = """
 import asyncio, sys
 from pathlib import Path
-from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.instances.members import Work, WorkLocks
 async def main():
     async with WorkLocks(Path(sys.argv[1])).hold(Work.CLAIM, sys.argv[2:]):
         print("held", flush=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.probes.readiness import ReadyFile
-from dranet.driver.probes.server import PartState
+from dranet.driver.probes.server import PartState, ReadyFile
 from dranet.errors import SettingsError
 from tests.support.waiting import until_in_thread
 

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.events import EventNote, ObjectRef
-from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports import reporter as report
-from dranet.driver.reports.reporter import Reporter
+from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.errors import ClusterError, DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.status import DeviceStatus, EventReason

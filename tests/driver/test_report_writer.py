@@ -16,10 +16,9 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.driver.attachments import ReleaseReport
-from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports import reporter as report
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import MAX_AGE, Misalignments, Reporter
+from dranet.driver.reports.reporter import MAX_AGE, Misalignments, RecentEvents, Reporter
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind, Doubt, GpuSource, PodGpu

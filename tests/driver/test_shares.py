@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.cel import DeviceExpression
-from dranet.driver.health.observations import find_holders
+from dranet.driver.health import find_holders
 from dranet.driver.publish import Inventory
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import Policy

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.instances import locks
-from dranet.driver.instances.locks import NodeLock, Work, WorkLocks
-from dranet.driver.instances.members import Members
+from dranet.driver.instances import members
+from dranet.driver.instances.members import Members, NodeLock, Work, WorkLocks
 from dranet.errors import KernelError
 from dranet.files import FileLock
 from dranet.kubelet.plugin import ANSWER_SECONDS
@@ -23,7 +22,7 @@ HOLDER = """
 import asyncio, sys
 from pathlib import Path
 from dranet.driver.instances.members import Members
-from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.instances.members import Work, WorkLocks
 folder = Path(sys.argv[1])
 async def main():
     instance = Members(folder / "instances", "stuck", lambda _: ())
@@ -40,7 +39,7 @@ async def test_who_waits_for_a_claim_of_an_instance_that_is_stuck_is_told_which_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pod waits with a reason, and nothing is left that asks for the lock for ever."""
-    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("dranet.driver.instances.members.WAIT_SECONDS", 0.2)
     stuck = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLDER, str(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -62,7 +61,7 @@ async def test_who_waits_for_a_claim_of_an_instance_that_is_stuck_is_told_which_
 
 
 def test_the_reason_comes_before_the_answer_that_has_none() -> None:
-    assert locks.WAIT_SECONDS < ANSWER_SECONDS
+    assert members.WAIT_SECONDS < ANSWER_SECONDS
 
 
 def test_who_waits_for_the_devices_is_told_the_pod_that_holds_them(

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.health.damping import MOST_DOUBLINGS, NO_FAULT, Damping, FaultState, next_due, step
+from dranet.health import MOST_DOUBLINGS, NO_FAULT, Damping, FaultState, next_due, step
 
 DAMPING = Damping(raise_seconds=10.0, clear_seconds=60.0)
 LONGEST_HOLD = DAMPING.hold_seconds(MOST_DOUBLINGS)

@@ -10,9 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.health.damping import Damping
-from dranet.health.faults import TAINT_KEYS, build_taints
-from dranet.health.tracker import DeviceHealth, DeviceMemory, DeviceTracker, Patience
+from dranet.health import (
+    TAINT_KEYS,
+    Damping,
+    DeviceHealth,
+    DeviceMemory,
+    DeviceTracker,
+    Patience,
+    build_taints,
+)
 from dranet.model.device import Taint, TaintEffect
 from dranet.model.facts import Link, RdmaPort
 from dranet.model.health import CARRIER_LOSSES, FaultKind, FaultSeverity, HealthObservation, PcieLink

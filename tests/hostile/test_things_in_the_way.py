@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from dranet import files
-from dranet.driver.health.file import HealthFile
+from dranet.driver.health import HealthFile
 from dranet.driver.instances.members import Members
 from dranet.driver.metadata import MetadataFiles
-from dranet.driver.probes.readiness import ReadyFile
+from dranet.driver.probes.server import ReadyFile
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.files import FileLock, NamedLocks

@@ -13,7 +13,7 @@ from typing import Any
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
-from dranet.driver.instances.locks import WorkLocks
+from dranet.driver.instances.members import WorkLocks
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.start_gate import StartGate, StartWindows

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet import files
-from dranet.driver.instances.locks import NodeLock
+from dranet.driver.instances.members import NodeLock
 from dranet.errors import KernelError, Reason, StoreError
 from dranet.files import FileLock, NamedLocks
 from dranet.model.claim import PodRef

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,8 +30,7 @@ from dranet.cluster.backoff import Backoff
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.claims import apply_device_statuses, build_field_manager
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
-from dranet.driver.recent_events import RecentEvents
+from dranet.cluster.events import NORMAL, WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import Claim, ClaimRef, PodRef
@@ -464,3 +464,61 @@ def _read_time(text: object) -> datetime:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
     except ValueError:
         return datetime.fromtimestamp(0, UTC)
+
+
+MOST_KEPT = 200
+LONGEST_TEXT = 400
+"""Characters; what is longer ends with an ellipsis."""
+
+
+class RecentEvent(Struct, frozen=True):
+    """One thing that happened, once or several times in a row."""
+
+    at: float
+    """Unix seconds, of the last time."""
+    kind: str
+    """``Warning`` or ``Normal``, as Events have it."""
+    reason: str
+    about: str
+    """The pod, claim or node."""
+    text: str
+    count: int = 1
+
+
+class RecentEvents:
+    """Oldest first; may be added to on any thread."""
+
+    def __init__(self) -> None:
+        self._kept: deque[RecentEvent] = deque(maxlen=MOST_KEPT)
+
+    def add(self, kind: str, reason: str, about: str, text: str) -> None:
+        """The same as the last one counts up."""
+        text = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+        new = (kind, reason, about, text)
+        try:
+            last = self._kept.pop()
+        except IndexError:
+            self._kept.append(RecentEvent(time.time(), *new))
+            return
+        if (last.kind, last.reason, last.about, last.text) == new:
+            self._kept.append(RecentEvent(time.time(), *new, count=last.count + 1))
+        else:
+            self._kept.append(last)
+            self._kept.append(RecentEvent(time.time(), *new))
+
+    def add_event(self, event: EventNote) -> None:
+        """Add what is also reported as an Event."""
+        self.add(event.type, event.reason, _name(event.regarding), event.note)
+
+    def add_normal(self, word: str, about: ObjectRef, text: str) -> None:
+        """Add what makes no Event because it is normal."""
+        self.add(NORMAL, word, _name(about), text)
+
+    def list(self) -> Sequence[RecentEvent]:
+        return tuple(self._kept)
+
+
+def _name(about: ObjectRef) -> str:
+    """``pod train/worker-0``; ``claim train/nics``."""
+    kind = {"ResourceClaim": "claim"}.get(about.kind, about.kind.lower())
+    return f"{kind} {about.namespace}/{about.name}" if about.namespace else f"{kind} {about.name}"

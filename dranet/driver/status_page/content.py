@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from dranet.claims.alignment import Verdict
 from dranet.driver.probes.server import PartState
-from dranet.driver.recent_events import RecentEvent
-from dranet.health.tracker import DeviceHealth
+from dranet.driver.reports.reporter import RecentEvent
+from dranet.health import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.facts import NodeFacts
 from dranet.model.findings import Finding

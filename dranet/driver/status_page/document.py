@@ -4,17 +4,277 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
 
-from dranet.driver.recent_events import RecentEvent
-from dranet.driver.status_page.content import Content
-from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, show_time, table
-from dranet.driver.status_page.tables import find_holders, show_claims, show_devices
+from dranet.claims.alignment import Verdict, build_condition
+from dranet.driver.reports.reporter import RecentEvent
+from dranet.driver.status_page.content import Content, SeenClaim
+from dranet.health import DeviceHealth
+from dranet.inventory.policy import Decision
+from dranet.model.device import Device
 from dranet.model.findings import Finding, Severity
+from dranet.model.plan import PreparedDevice
 from dranet.pictures.boxes import Mark, Picture, build_picture
 from dranet.pictures.layout import PAGE, PHONE, Measures, lay_out
-from dranet.pictures.summary import Look, choose_hardware, summarize
+from dranet.pictures.summary import DeviceSummarizer, Look, choose_hardware, name_hardware, summarize
 from dranet.pictures.svg import INLINE_STYLE, render_inline
+from dranet.terminal import printable
+
+
+class Html(str):
+    """Markup that needs no escaping."""
+
+    __slots__ = ()
+
+
+EMPTY = Html("")
+_VOID = frozenset({"meta", "link", "br"})
+
+
+def text(words: str) -> Html:
+    """Escape text from a machine or a user."""
+    return words if isinstance(words, Html) else Html(escape(printable(words)))
+
+
+def join(parts: Iterable[str], between: str = "") -> Html:
+    return Html(text(between).join(map(text, parts)))
+
+
+def element(name: str, /, *content: str, **attributes: str) -> Html:
+    """``element("td", "eth0", class_="name", data_label="Link")``; an empty attribute is left out."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items() if value
+    )
+    if name in _VOID:
+        return Html(f"<{name}{written}>")
+    return Html(f"<{name}{written}>{join(content)}</{name}>")
+
+
+def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
+    """A table on a desktop, cards on a phone. Roles are repeated because ``display: block`` removes them from
+    the elements; the first cell names the row."""
+    heads = (element("th", words, scope="col", role="columnheader") for words in header)
+    head = element("thead", element("tr", *heads, role="row"), role="rowgroup")
+    body = element("tbody", *(_row(header, row) for row in rows), role="rowgroup")
+    return element("table", element("caption", caption), head, body, role="table")
+
+
+def _row(header: Sequence[str], cells: Sequence[str]) -> Html:
+    first, *rest = zip(header, cells, strict=True)
+    name = element("th", first[1], scope="row", role="rowheader")
+    others = (
+        element(
+            "td", element("div", cell or "-"), class_="" if cell else "none", role="cell", data_label=label
+        )
+        for label, cell in rest
+    )
+    return element("tr", name, *others, role="row")
+
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def ago(then: float, now: float) -> str:
+    """``3 h 20 min``: the two largest units; ``12 s`` below a minute."""
+    left = max(int(now - then), 0)
+    if left < 60:
+        return f"{left} s"
+    parts = []
+    for seconds, unit in _UNITS:
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def show_time(then: float, now: float | None = None) -> Html:
+    """Show the time in UTC; with ``now`` also how long ago it was."""
+    moment = datetime.fromtimestamp(then, UTC)
+    exact = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    shown = element("time", exact, datetime=moment.isoformat(timespec="seconds"))
+    return shown if now is None else join([shown, f" ({ago(then, now)} ago)"])
+
+
+MOST_DEVICES = 256
+"""Rows. Nodes have fewer hardware devices, but some offer hundreds of software links."""
+
+_DEVICES_HEADER = ("Device", "Link", "Place", "Speed", "State", "Offered", "Pod")
+
+
+def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
+    """Return pods by device; admin access does not count."""
+    holders: dict[str, list[str]] = defaultdict(list)
+    for seen in claims:
+        for prepared in seen.record.devices:
+            if not prepared.admin_access:
+                holders[prepared.device.name].append(str(seen.record.pod))
+    return holders
+
+
+def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[str]]) -> Html:
+    """Show hardware devices as a table, and the number of others."""
+    shown = choose_hardware(look)
+    hidden = len(look.inventory) - len(shown)
+    if not shown:
+        words = "No device of this node has a place in the hardware, and none is offered."
+        return join([element("p", words, class_="empty"), _software(hidden)])
+    names, reader = name_hardware(look), DeviceSummarizer(look.facts)
+    rows = [
+        _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders)
+        for decision in _important_first(shown, holders)[:MOST_DEVICES]
+    ]
+    more = len(shown) - MOST_DEVICES
+    left = element("p", f"and {more} more: dranet devices lists them", class_="empty") if more > 0 else EMPTY
+    return join(
+        [table(f"{summarize(shown, shows_all=True)}.", _DEVICES_HEADER, rows), left, _software(hidden)]
+    )
+
+
+def _software(count: int) -> Html:
+    if not count:
+        return EMPTY
+    words = "1 link that software made is" if count == 1 else f"{count} links that software made are"
+    return element(
+        "p", f"{words} not offered and not shown: dranet devices --all lists them.", class_="empty"
+    )
+
+
+def _important_first(shown: Sequence[Decision], holders: Mapping[str, Sequence[str]]) -> list[Decision]:
+    """Sort offered devices and those in pods first, otherwise in the order of the view."""
+    return sorted(shown, key=lambda decision: not (decision.published or decision.device.name in holders))
+
+
+def _device_row(
+    decision: Decision,
+    short_name: str,
+    reader: DeviceSummarizer,
+    health: Mapping[str, DeviceHealth],
+    holders: Mapping[str, Sequence[str]],
+) -> tuple[str, ...]:
+    device, summary = decision.device, reader.read(decision.device)
+    second = " · ".join(filter(None, (short_name, str(device.kind), summary.model)))
+    return (
+        join([device.name, element("small", second)]),
+        " · ".join(filter(None, (device.ifname, device.rdma_device))),
+        _place(device),
+        summary.rate or summary.speed,
+        _device_state(summary.state, device.name in holders, health.get(device.name)),
+        "yes" if decision.published else f"no: it {_clause(decision.reason)}",
+        ", ".join(holders.get(device.name, ())),
+    )
+
+
+def _clause(reason: str) -> str:
+    return reason or "is not offered"
+
+
+def _place(device: Device) -> str:
+    numa = "" if device.numa_node is None else f"NUMA {device.numa_node}"
+    return " · ".join(filter(None, (device.pci_address, numa)))
+
+
+def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Html:
+    """Show the link's state on the node, and the device's health."""
+    link = "in a pod" if is_held and not state else state
+    if health is None or (health.healthy is None and not health.message):
+        return join([link])
+    if health.healthy:
+        return join(
+            [link, " · " if link else "", element("span", "healthy", class_="good"), _message(health)]
+        )
+    if health.healthy is None:
+        return join([link, " · " if link else "", "health unknown", _message(health)])
+    return join([link, " · " if link else "", element("span", "unhealthy", class_="bad"), _message(health)])
+
+
+def _message(health: DeviceHealth) -> Html:
+    return element("small", health.message) if health.message else EMPTY
+
+
+MOST_CLAIMS = 300
+"""Rows; a node has fewer."""
+
+_CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices, and how near they are to the GPUs of the pod")
+
+
+def show_claims(content: Content) -> Html:
+    """Show a row for each claim, or a sentence if no claim is prepared."""
+    if not content.claims:
+        nothing = element(
+            "p",
+            "No claims are prepared on this node. That is normal while no pod with a claim "
+            "of this driver is here.",
+            class_="empty",
+        )
+        return join([nothing, _unreadable(content.unreadable_claims)])
+    ordered = sorted(content.claims, key=lambda seen: (str(seen.record.pod), str(seen.record.claim)))
+    rows = [_claim_row(seen, content) for seen in ordered[:MOST_CLAIMS]]
+    more = len(ordered) - MOST_CLAIMS
+    left = element("p", f"and {more} more: dranet claims lists them", class_="empty") if more > 0 else EMPTY
+    caption = "What is prepared for pods on this node"
+    return join([table(caption, _CLAIMS_HEADER, rows), left, _unreadable(content.unreadable_claims)])
+
+
+def _unreadable(count: int) -> Html:
+    words = f"{count} records cannot be read: dranet claims shows why."
+    return element("p", words, class_="bad") if count else EMPTY
+
+
+def _claim_row(seen: SeenClaim, content: Content) -> tuple[str, ...]:
+    record = seen.record
+    devices = (
+        element("li", _claimed_device(prepared, content.verdicts.get((record.claim.uid, position))))
+        for position, prepared in enumerate(record.devices)
+    )
+    return (
+        str(record.claim),
+        str(record.pod),
+        _claim_state(seen, content.now),
+        element("ul", *devices, class_="devices"),
+    )
+
+
+def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
+    """Show its name and what it is in the pod; below it the verdict."""
+    plan, device = prepared.plan, prepared.device
+    host = plan.host.ifname if plan is not None and plan.host is not None else device.ifname
+    words = (
+        str(device.kind),
+        host if host != device.name else "",
+        device.rdma_device,
+        "admin access" if prepared.admin_access else "",
+    )
+    kind = " · ".join(filter(None, words))
+    arrow = f" as {plan.pod_ifname}" if plan is not None and plan.pod_ifname else ""
+    name = join([element("b", device.name), arrow, f" ({kind})"])
+    return name if verdict is None else join([name, _show_verdict(verdict)])
+
+
+def _claim_state(seen: SeenClaim, now: float) -> Html:
+    """Show the claim's state, and since when if that is known."""
+    since = "" if seen.since is None else f"for {ago(seen.since, now)}"
+    if not seen.record.plans:
+        return join([element("span", "prepared", class_="good"), element("small", "nothing of it moves")])
+    if not seen.record.netns_path:
+        return join(["waiting", element("small", "for the sandbox of its pod")])
+    if seen.is_attached:
+        return join([element("span", "attached", class_="good"), element("small", since) if since else EMPTY])
+    held = element("small", "its containers wait until its devices are verified")
+    return join([element("span", "incomplete", class_="bad"), held])
+
+
+_MARKS = {True: "good", False: "bad", None: ""}
+
+
+def _show_verdict(verdict: Verdict) -> Html:
+    condition = build_condition(verdict)
+    word = "unknown" if verdict.distance is None or verdict.is_unclear else verdict.distance.name
+    words = f" {condition.reason}: {condition.message}" if condition.message else f" {condition.reason}"
+    return element("small", element("span", word, class_=_MARKS[condition.status]), words)
+
 
 _PAGE = """
 :root{--ground:#ffffff;--text:#1c232b;--muted:#515c67;--line:#d5dbe3;--card:#f5f7fa;--link:#0b57b0;

@@ -1,6 +1,6 @@
 """Collects what the status page shows, from memory on the event loop, and renders it in a thread.
 
-The daemon loads this and ``content``; the other modules and the pictures are loaded with the first page.
+The daemon loads this and ``content``; ``document`` and the pictures are loaded with the first page.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from dranet import __version__
-from dranet.driver.alignment.verdicts import Verdicts
-from dranet.driver.health.monitor import HealthMonitor
+from dranet.driver.alignment.watch import Verdicts
+from dranet.driver.health import HealthMonitor
 from dranet.driver.instances.leader import Leadership
 from dranet.driver.probes.http import Response
-from dranet.driver.probes.readiness import Readiness
+from dranet.driver.probes.server import Readiness
 from dranet.driver.publish import Inventory
-from dranet.driver.recent_events import RecentEvents
+from dranet.driver.reports.reporter import RecentEvents
 from dranet.driver.start_gate import StartGate
 from dranet.driver.status_page.content import Content, Driver, SeenClaim
-from dranet.health.tracker import DeviceHealth
+from dranet.health import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedClaim

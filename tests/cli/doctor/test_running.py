@@ -23,8 +23,16 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, TokenFile, access_from_url
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, ROLE, build_rbac, build_rules
 from dranet.driver.probes import server as probes
-from dranet.driver.probes.access import BURST, MOST_REMEMBERED, Access, TokenReviews
-from dranet.driver.probes.http import Caller, Request, Response, parse_request
+from dranet.driver.probes.http import (
+    BURST,
+    MOST_REMEMBERED,
+    Access,
+    Caller,
+    Request,
+    Response,
+    TokenReviews,
+    parse_request,
+)
 from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, PortContent, ProbeServer, Routes
 from dranet.driver.probes.tls import TlsFiles
 from dranet.errors import SettingsError
@@ -498,7 +506,7 @@ async def test_what_is_wrong_with_the_api_server_is_for_the_log_alone(
             assert refusal is not None
             assert b"system:serviceaccount" not in refusal.body
             assert b"forbidden" not in refusal.body.lower()
-    (told,) = [record.getMessage() for record in caplog.records if record.name.endswith("probes.access")]
+    (told,) = [record.getMessage() for record in caplog.records if record.name.endswith("probes.http")]
     assert "system:serviceaccount:dranet-system:dranet" in told
     assert "scraper" not in told
 

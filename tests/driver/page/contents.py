@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dranet.claims.alignment import AlignmentCandidate, Verdict, judge_pod
 from dranet.driver.probes.server import PartState
-from dranet.driver.recent_events import RecentEvent
+from dranet.driver.reports.reporter import RecentEvent
 from dranet.driver.status_page.content import Content, DeviceKey, Driver, SeenClaim
-from dranet.health.tracker import DeviceHealth
+from dranet.health import DeviceHealth
 from dranet.inventory.offer import take_inventory
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind, GpusOfPod, GpuSource, PodGpu

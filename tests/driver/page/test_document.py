@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.driver.publish import View
-from dranet.driver.recent_events import LONGEST_TEXT, MOST_KEPT, RecentEvent, RecentEvents
+from dranet.driver.reports.reporter import LONGEST_TEXT, MOST_KEPT, RecentEvent, RecentEvents
 from dranet.driver.start_gate import StartGate
 from dranet.driver.status_page import document
 from dranet.driver.status_page.content import Content
-from dranet.driver.status_page.document import render
-from dranet.driver.status_page.markup import Html, ago, element, table, text
+from dranet.driver.status_page.document import Html, ago, element, render, table, text
 from dranet.driver.status_page.source import PageSource
 from dranet.terminal import printable
 from tests.driver.page import contents

@@ -1,16 +1,14 @@
-"""Which other driver gives this node's GPUs to pods, according to slices of other drivers, the Node object
-and the kubelet.
+"""The node's GPUs: which driver gives them to pods, and how one gets into containers.
 
-The rule itself is pure (``inventory.offer``); this module applies it over time. When a vendor's driver
-appears, our GPUs are withdrawn at the next scan, except those that pods have. When it disappears, its GPUs
-become ours after a delay: its slices also vanish during its own update, while its pods still hold their GPUs.
-Before the first answer no GPU is offered, and the first publication waits for it, so that a restart withdraws
-none.
+Slices of other drivers, the Node object and the kubelet show whose they are. The rule is pure
+(``inventory.offer``); this module applies it over time. When a vendor's driver appears, our GPUs are
+withdrawn at the next scan, except those that pods have. When it disappears, its GPUs become ours after a
+delay: its slices also vanish during its own update, while its pods still hold their GPUs. Before the first
+answer no GPU is offered, and the first publication waits for it, so that a restart withdraws none.
 
 After a boot, or when a GPU's kernel driver was just loaded, GPUs are not offered for a while: the vendor's
-driver starts at the same time as this one, perhaps later. The same holds for GPUs that another driver served
-when this driver ended, since that one may be in the middle of an update. GPUs that were ours before
-(:class:`OwnGpus`) need no delay: a restart withdraws none, and after a boot pods with them start at once.
+driver starts at the same time, perhaps later. The same holds for GPUs that another driver served when this
+one ended. GPUs that were ours before (:class:`OwnGpus`) need no delay.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 from msgspec import Struct
@@ -30,9 +29,61 @@ from dranet import files
 from dranet.cluster.nodes import NodeDevices, NodeView
 from dranet.errors import ClusterError, DranetError
 from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus, find_servers
-from dranet.model.facts import Gpu
+from dranet.model.attributes import GPU_UUID, GPU_VENDOR
+from dranet.model.device import Device, is_shared_node
+from dranet.model.facts import CharDevice, Gpu
+from dranet.runtime.vendor_cdi import VENDOR_KINDS, VendorSpecs, choose_device
 from dranet.settings import PublishGpus
 from dranet.telemetry import InventoryMetrics
+
+
+class GpuContainers:
+    """Finds the vendor's CDI device of a GPU. Callable from any thread. ``get_gpus`` returns all GPUs of the
+    node, as of the last scan."""
+
+    def __init__(self, folders: Sequence[Path], get_gpus: Callable[[], Sequence[Gpu]]) -> None:
+        self._specs = VendorSpecs(folders)
+        self._get_gpus = get_gpus
+        self._lock = Lock()
+
+    def find_vendor_device(self, device: Device) -> str:
+        """Return the qualified name of the vendor's CDI device for this GPU; empty if it has no CDI device.
+
+        Blocking: reads the vendor's files if they have changed.
+        """
+        kind = VENDOR_KINDS.get(str(device.attributes.get(GPU_VENDOR.qualified, "")))
+        if kind is None:
+            return ""
+        others = [
+            node
+            for gpu in self._get_gpus()
+            if gpu.pci_address != device.pci_address
+            for node in gpu.char_devices
+        ]
+        with self._lock:
+            devices = self._specs.list_devices(kind)
+        uuid = str(device.attributes.get(GPU_UUID.qualified, ""))
+        found = choose_device(devices, own_nodes(device.char_devices), own_nodes(others), uuid)
+        if found is None and devices:
+            log.info(
+                "none of the %d CDI devices of kind %s is %s alone: its device nodes are given",
+                len(devices),
+                kind,
+                device.name,
+            )
+        return found.id if found else ""
+
+
+def own_nodes(nodes: Sequence[CharDevice]) -> tuple[CharDevice, ...]:
+    return tuple(node for node in nodes if not is_shared_node(node.path))
+
+
+def find_environment(device: Device) -> tuple[tuple[str, str], ...]:
+    """Return the variables that a container with this GPU needs. Many images set NVIDIA's to ``all``;
+    ``void`` keeps its runtime from adding GPUs to those of the claim, as in NVIDIA's own specs."""
+    is_nvidia = device.attributes.get(GPU_VENDOR.qualified) == "nvidia"
+    return (("NVIDIA_VISIBLE_DEVICES", "void"),) if is_nvidia else ()
+
 
 log = logging.getLogger(__name__)
 _MOST_BYTES = 64 << 10

@@ -1,27 +1,250 @@
-"""The health of one device over time, from observations.
+"""The health of a device: the faults that one observation shows, their course over time, and taints.
 
-Pure: the clocks are passed in. ``now`` (``time.monotonic``) orders and measures. ``wall`` (Unix seconds) only
-appears in messages, so a step of the node's clock changes no result.
+Pure: the clocks are passed in. ``now`` (``time.monotonic``, the same for all processes of one boot) orders
+and measures. ``wall`` (Unix seconds) only appears in messages, so a step of the node's clock changes no
+result.
+
+A fault is raised when it has persisted, and cleared when it has been gone for longer (:func:`step`). The
+taints are those of KEP-5055: only a device that carries nothing may keep pods away or evict them, every other
+fault is shown with the effect ``None``. There is one key for each class of faults, four at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from dranet.health.damping import NO_FAULT, Damping, FaultState, Seconds, is_of_interest, next_due, step
-from dranet.health.faults import PcieJudge, find_present, find_unknown, is_on_infiniband
+from dranet.model.device import Taint, TaintEffect
+from dranet.model.facts import RdmaPort
 from dranet.model.health import (
     CARRIER_LOSSES,
     FIRMWARE_SOURCES,
     FaultKind,
     FaultSeverity,
     HealthObservation,
+    PcieLink,
 )
+
+
+def find_present(seen: HealthObservation) -> dict[FaultKind, str]:
+    """Return each fault that a single observation shows, with what was seen."""
+    link = seen.link
+    if link is not None and link.is_up and not link.carrier and not is_on_infiniband(seen):
+        # a RoCE port goes down with its link: one cause, one fault
+        return {FaultKind.LINK_DOWN: f"{link.ifname} has no carrier"}
+    ports = _own_ports(seen)
+    down = [text for port in ports if (text := _why_down(port, seen))]
+    works = any(port.state == "ACTIVE" for port in ports)
+    return {FaultKind.RDMA_PORT_DOWN: "; ".join(down)} if down and not works else {}
+
+
+def is_on_infiniband(seen: HealthObservation) -> bool:
+    """Whether an enabled InfiniBand port shows the state of the device, whatever its IPoIB interface does.
+
+    The interface has no carrier when its partition or multicast group is refused, and is switched off on most
+    nodes. RDMA works all the same.
+    """
+    return any(port.link_layer == "InfiniBand" and port.phys_state != "Disabled" for port in _own_ports(seen))
+
+
+def _own_ports(seen: HealthObservation) -> tuple[RdmaPort, ...]:
+    """Return the ports that name the device's link, if any does: a card may have another port without a
+    cable."""
+    ifname = seen.link.ifname if seen.link is not None else ""
+    return tuple(port for port in seen.ports if ifname in port.netdevs) or seen.ports
+
+
+def _why_down(port: RdmaPort, seen: HealthObservation) -> str:
+    """Return why the port is down; empty if it works or is switched off."""
+    if port.state == "ACTIVE" or _is_switched_off(port, seen):
+        return ""
+    physical = f" ({port.phys_state})" if port.phys_state else ""
+    return f"{seen.rdma_device} port {port.number} is {port.state or 'in an unknown state'}{physical}"
+
+
+def _is_switched_off(port: RdmaPort, seen: HealthObservation) -> bool:
+    """Whether the port is off on purpose. A RoCE port follows its link: nothing is known while that is down
+    or out of sight."""
+    if port.phys_state == "Disabled":
+        return True
+    return port.link_layer == "Ethernet" and seen.has_link and (seen.link is None or not seen.link.is_up)
+
+
+def find_unknown(seen: HealthObservation) -> str:
+    """Return why the health of the device is unknown; empty if something works or shows a fault."""
+    link = seen.link
+    if any(port.state == "ACTIVE" for port in _own_ports(seen)) or (link is not None and link.is_up):
+        return ""
+    if is_on_infiniband(seen):
+        return ""
+    if link is not None:
+        return f"{link.ifname} is administratively down" + (" in the pod" if seen.holder else "")
+    if seen.has_link:
+        return "its link is in a pod's network namespace, and not in sight" if seen.holder else "no link"
+    if seen.ports and all(port.phys_state == "Disabled" for port in seen.ports):
+        return f"{seen.rdma_device} is switched off"
+    return "" if seen.ports else "nothing of it is watched"
+
+
+TAINT_DOMAIN = "dra.net"
+
+_KEYS: Mapping[FaultKind, str] = {
+    FaultKind.LINK_DOWN: "link-down",
+    FaultKind.RDMA_PORT_DOWN: "rdma-port-down",
+    FaultKind.LINK_FLAPPING: "degraded",
+    FaultKind.LINK_ERRORS: "degraded",
+    FaultKind.PCIE_DEGRADED: "degraded",
+    FaultKind.FIRMWARE_CHANGED: "changed",
+    FaultKind.DRIVER_CHANGED: "changed",
+}
+
+TAINT_KEYS = tuple(dict.fromkeys(f"{TAINT_DOMAIN}/{key}" for key in _KEYS.values()))
+
+
+def build_taints(faults: Iterable[FaultKind], hardest: TaintEffect | None) -> tuple[Taint, ...]:
+    """Return the taints of a device with these faults, sorted by key; none if ``hardest`` is ``None``.
+
+    ``hardest`` is the effect of a fault that leaves nothing working. The value names the fault. If several
+    faults share a key it names the first, so that the value does not change while others come and go.
+    """
+    if hardest is None:
+        return ()
+    taints: dict[str, Taint] = {}
+    for kind in sorted(set(faults), key=list(FaultKind).index):
+        key = f"{TAINT_DOMAIN}/{_KEYS[kind]}"
+        effect = hardest if kind.severity is FaultSeverity.HARD else TaintEffect.NONE
+        taints.setdefault(key, Taint(key, effect, str(kind)))
+    return tuple(taints[key] for key in sorted(taints))
+
+
+_RISES_OF_A_SAVER = 2
+"""A link whose speed rose twice saves power; a single rise may be a repair."""
+
+
+class PcieJudge:
+    """Decides whether the PCIe link of one device is slower or narrower than it should be.
+
+    A slot may have fewer lanes than the card, so the slot's port counts as much as the card. A device may
+    lower the speed of its link while it is idle and raise it under load: one that was seen doing so is no
+    longer judged by speed. A suspended function is not judged.
+    """
+
+    def __init__(self) -> None:
+        self._best_width = 0
+        self._best_speed = 0.0
+        self._last_speed = 0.0
+        self._rises = 0
+
+    def judge(self, link: PcieLink) -> str:
+        """Return what is wrong with the link; empty if nothing is, or nothing is known."""
+        if link.asleep or not link.width:
+            return ""
+        self._remember(link)
+        width = _possible(link.most_width, link.port_width, self._best_width)
+        speed = _possible(link.most_speed, link.port_speed, self._best_speed)
+        problems = []
+        if link.width < width:
+            problems.append(f"x{link.width} instead of x{width:g}")
+        if 0 < link.speed < speed and self._rises < _RISES_OF_A_SAVER:
+            problems.append(f"{link.speed:g} GT/s instead of {speed:g} GT/s")
+        return f"PCIe link at {' and '.join(problems)}" if problems else ""
+
+    def _remember(self, link: PcieLink) -> None:
+        self._rises += 0 < self._last_speed < link.speed
+        self._last_speed = link.speed or self._last_speed
+        self._best_width = max(self._best_width, link.width)
+        self._best_speed = max(self._best_speed, link.speed)
+
+
+def _possible(card: float, port: float, best_seen: float) -> float:
+    """Return what both ends support; if the port does not report it (virtual machines hide it), the best seen
+    so far."""
+    return min(card, port) if card and port else best_seen
+
+
+Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+"""A time of any clock, within the years of Python's calendar."""
+
+MOST_DOUBLINGS = 4
+"""The delay before a fault is cleared grows up to sixteenfold."""
+
+
+class Damping(Struct, frozen=True):
+    """How long a fault must persist before it is raised, and be gone before it is cleared."""
+
+    raise_seconds: float = 10.0
+    """Seconds that a fault must persist before it is raised."""
+    clear_seconds: float = 60.0
+    """Seconds that a fault must be gone before it is cleared; doubled for each relapse."""
+
+    def hold_seconds(self, relapses: int) -> float:
+        return float(self.clear_seconds * 2 ** min(relapses, MOST_DOUBLINGS))
+
+    @property
+    def memory_seconds(self) -> float:
+        """A fault that returns within this time after it was cleared counts as the same one."""
+        return 4 * self.hold_seconds(MOST_DOUBLINGS)
+
+
+class FaultState(Struct, frozen=True):
+    """One fault of one device."""
+
+    present: bool = False
+    """Whether it shows, as far as is known."""
+    changed_at: Seconds = 0.0
+    """When ``present`` became what it is."""
+    raised: bool = False
+    """Whether it counts."""
+    relapses: Annotated[int, Meta(ge=0)] = 0
+    """How often it returned before it was forgotten."""
+    cleared_at: Seconds | None = None
+
+
+NO_FAULT = FaultState()
+
+
+def step(state: FaultState, present: bool, now: float, damping: Damping) -> FaultState:
+    """Return the state after an observation at ``now`` that showed the fault or did not.
+
+    A raised fault that returns after a while, not after a blink, is held for longer.
+    """
+    if present != state.present:
+        is_relapse = present and state.raised and now - state.changed_at >= damping.raise_seconds
+        state = replace(state, present=present, changed_at=now, relapses=state.relapses + is_relapse)
+    lasted = now - state.changed_at
+    if present and not state.raised and lasted >= damping.raise_seconds:
+        return replace(state, raised=True, relapses=_relapses(state, damping), cleared_at=None)
+    if not present and state.raised and lasted >= damping.hold_seconds(state.relapses):
+        return replace(state, raised=False, cleared_at=now)
+    return state
+
+
+def _relapses(state: FaultState, damping: Damping) -> int:
+    if state.cleared_at is None or state.changed_at - state.cleared_at > damping.memory_seconds:
+        return 0
+    return state.relapses + 1
+
+
+def next_due(state: FaultState, damping: Damping) -> float | None:
+    """Return when the state changes if nothing else is observed; ``None``: never."""
+    if state.present == state.raised:
+        return None
+    if state.present:
+        return state.changed_at + damping.raise_seconds
+    return state.changed_at + damping.hold_seconds(state.relapses)
+
+
+def is_of_interest(state: FaultState, now: float, damping: Damping) -> bool:
+    """Whether the fault shows, is raised, or would be held for longer if it returned now."""
+    if state.present or state.raised:
+        return True
+    return state.cleared_at is not None and now - state.cleared_at <= damping.memory_seconds
+
 
 MOST_READINGS = 32
 """Per device. If a link flaps all the time, the window gets shorter."""
@@ -97,8 +320,6 @@ class Patience(Struct, frozen=True):
 
 PATIENCE = Patience()
 
-_FAULTS_OF_A_LINK = (FaultKind.LINK_DOWN, FaultKind.RDMA_PORT_DOWN)
-
 
 class KnownFault(Struct, frozen=True):
     """One fault of one device: its state, and what was seen when it began."""
@@ -107,10 +328,6 @@ class KnownFault(Struct, frozen=True):
     text: str = ""
     since: Seconds = 0.0
     """Unix seconds, for messages."""
-
-    def is_past(self, now: float) -> bool:
-        """Whether all of its times are before ``now``."""
-        return max(self.state.changed_at, self.state.cleared_at or 0.0) <= now
 
 
 class DeviceHealth(Struct, frozen=True):
@@ -133,9 +350,11 @@ class DeviceMemory(Struct, frozen=True):
     def without_future(self, now: float) -> DeviceMemory:
         """Return the memory without faults that begin after ``now``: they are from another clock and would
         never end."""
-        return replace(
-            self, faults={kind: known for kind, known in self.faults.items() if known.is_past(now)}
-        )
+        latest = {
+            kind: max(known.state.changed_at, known.state.cleared_at or 0.0)
+            for kind, known in self.faults.items()
+        }
+        return replace(self, faults={kind: self.faults[kind] for kind, at in latest.items() if at <= now})
 
 
 NOTHING = DeviceMemory()
@@ -179,7 +398,11 @@ class DeviceTracker:
     def memory(self) -> DeviceMemory:
         """What to keep for the next start of the driver."""
         return DeviceMemory(
-            {kind: known for kind, known in self._faults.items() if _is_worth_keeping(known.state)},
+            {
+                kind: known
+                for kind, known in self._faults.items()
+                if known.state.raised or known.state.cleared_at is not None
+            },
             dict(self._versions),
         )
 
@@ -220,13 +443,12 @@ class DeviceTracker:
             **self._find_over_time(seen, now),
         }
         damping = self._patience.damping
+        stepped: dict[FaultKind, KnownFault] = {}
         for kind in sorted(self._faults.keys() | present.keys()):
             text = "" if kind in self._patience.ignored else present.get(kind, "")
             if text or kind in self._faults:
-                self._faults[kind] = self._step(kind, text, now, wall, damping)
-        self._faults = {
-            k: known for k, known in self._faults.items() if is_of_interest(known.state, now, damping)
-        }
+                stepped[kind] = self._step(kind, text, now, wall)
+        self._faults = {k: known for k, known in stepped.items() if is_of_interest(known.state, now, damping)}
         self.health = self._judge(seen, shown)
         return losses
 
@@ -266,9 +488,9 @@ class DeviceTracker:
         if now - self._blind_since >= self._patience.blind_seconds:
             return {}
         counting = self._raised()
-        unseen = {
+        unseen: dict[FaultKind, str] = {
             kind: self._faults[kind].text
-            for kind in _FAULTS_OF_A_LINK
+            for kind in (FaultKind.LINK_DOWN, FaultKind.RDMA_PORT_DOWN)
             if kind in counting and self._shows(kind)
         }
         self._lasts_unseen = bool(unseen)
@@ -280,10 +502,9 @@ class DeviceTracker:
         """Return the faults that show, without those of a link that is still training. A raised fault
         persists."""
         self._has_worked = self._has_worked or not (shown or find_unknown(seen))
-        if self._has_worked or (
-            self._on_since is not None and now - self._on_since >= self._patience.training_seconds
-        ):
+        if self._on_since is not None and now - self._on_since >= self._patience.training_seconds:
             self._has_worked = True  # time is over: from now on it is judged as any other
+        if self._has_worked:
             return shown
         return {kind: text for kind, text in shown.items() if kind in self._raised()}
 
@@ -326,14 +547,13 @@ class DeviceTracker:
                 changes.setdefault(kind, []).append(f"{what} was {first} and is {version}")
         return {kind: "; ".join(texts) for kind, texts in changes.items()}
 
-    def _step(self, kind: FaultKind, text: str, now: float, wall: float, damping: Damping) -> KnownFault:
+    def _step(self, kind: FaultKind, text: str, now: float, wall: float) -> KnownFault:
         """The text stays that of the beginning of the fault: a message that changes with each observation is
         noise."""
         known = self._faults.get(kind, KnownFault())
-        begins = bool(text) and not known.state.present and not known.state.raised
-        if begins:
+        if text and not known.state.present and not known.state.raised:
             known = replace(known, text=text, since=wall)
-        return replace(known, state=step(known.state, bool(text), now, damping))
+        return replace(known, state=step(known.state, bool(text), now, self._patience.damping))
 
     def _shows(self, kind: FaultKind) -> bool:
         return kind in self._faults and self._faults[kind].state.present
@@ -343,7 +563,7 @@ class DeviceTracker:
 
     def _judge(self, seen: HealthObservation, shown: Mapping[FaultKind, str]) -> DeviceHealth:
         counting = self._raised()
-        raised = tuple(kind for kind in FaultKind if kind in counting) if counting else ()
+        raised = tuple(kind for kind in FaultKind if kind in counting)
         message = "; ".join(self._describe(kind) for kind in raised)
         if any(kind.severity is not FaultSeverity.NOTICE for kind in raised):
             return DeviceHealth(False, message, raised)
@@ -362,9 +582,8 @@ class DeviceTracker:
         since = datetime.fromtimestamp(known.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         going = self._gone_at(known)
         is_gone = going is not None and going <= self._looked_at
-        return f"{kind}: {known.text}, since {since}" + (
-            "; it has gone, and is watched for a while" if is_gone else ""
-        )
+        gone = "; it has gone, and is watched for a while" if is_gone else ""
+        return f"{kind}: {known.text}, since {since}{gone}"
 
     def _gone_at(self, known: KnownFault) -> float | None:
         """Return when a raised fault that no longer shows is reported as gone: halfway to where it is
@@ -377,7 +596,3 @@ class DeviceTracker:
 def _is_off(seen: HealthObservation) -> bool:
     """Whether the link is switched off or out of sight, so that its health is unknown."""
     return seen.has_link and (seen.link is None or not seen.link.is_up) and not is_on_infiniband(seen)
-
-
-def _is_worth_keeping(state: FaultState) -> bool:
-    return state.raised or state.cleared_at is not None
