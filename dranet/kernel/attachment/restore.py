@@ -43,22 +43,7 @@ from dranet.kernel.attachment.properties import (
     iter_traffic_requests,
 )
 from dranet.kernel.namespaces.netns import open_sysfs
-from dranet.kernel.netlink.rtnl import (
-    IFF_ALLMULTI,
-    IFF_MULTICAST,
-    IFF_NOARP,
-    IFF_PROMISC,
-    IFLA_INFO_DATA,
-    IFLA_INFO_KIND,
-    IFLA_LINKINFO,
-    RTPROT_RA,
-    decode,
-    dump_links_request,
-    ipv6_token_attribute,
-    parse_link,
-    parse_link_data,
-    set_link_request,
-)
+from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.socket import attribute_text, attribute_u16, nested
 from dranet.kernel.netlink.tc import read_filters, read_traffic_control
 from dranet.kernel.sysfs.files import (
@@ -114,8 +99,8 @@ def _read_link(side: Side, ifindex: int = 0, ifname: str = "") -> tuple[Link, Li
     payload = read_link_message(side.rtnl, ifindex, ifname)
     if payload is None:
         return None
-    link = decode(parse_link, payload)
-    return link, decode(partial(parse_link_details, link=link), payload)
+    link = rtnl.decode(rtnl.parse_link, payload)
+    return link, rtnl.decode(partial(parse_link_details, link=link), payload)
 
 
 def _read_state(
@@ -140,10 +125,10 @@ def _read_state(
         parent_device=link.parent_device,
         version=RECORD_VERSION,
         altnames=link.altnames,
-        promiscuous=bool(link.flags & IFF_PROMISC),
-        all_multicast=bool(link.flags & IFF_ALLMULTI),
-        arp=not link.flags & IFF_NOARP,
-        multicast=bool(link.flags & IFF_MULTICAST),
+        promiscuous=bool(link.flags & rtnl.IFF_PROMISC),
+        all_multicast=bool(link.flags & rtnl.IFF_ALLMULTI),
+        arp=not link.flags & rtnl.IFF_NOARP,
+        multicast=bool(link.flags & rtnl.IFF_MULTICAST),
         offload_sizes=details.offload_sizes,
         token=details.token,
         traffic_control=traffic,
@@ -174,7 +159,7 @@ def age_state(state: LinkState, now: float) -> LinkState:
     aged = [_age(address, elapsed) for address in state.addresses]
     left = tuple(address for address in aged if address.valid_seconds != 0)
     ended = [address for address in aged if address.valid_seconds == 0]
-    routes = [route for route in state.routes if route.protocol != RTPROT_RA]
+    routes = [route for route in state.routes if route.protocol != rtnl.RTPROT_RA]
     on_link = {route.destination for route in routes if not route.gateway}
     reached = [*map(_interface, left), *map(ip_interface, on_link)]
     kept = (route for route in routes if not _needs(route, [*map(_interface, ended)], reached))
@@ -347,8 +332,8 @@ class _Restoring(Struct):
             return False
         if token:
             self._write(link, _ROUTER_SYSCTLS)
-        encoded = ipv6_token_attribute(token)
-        request = set_link_request(link.ifindex, encoded, operation="set token", link=link.ifname)
+        encoded = rtnl.ipv6_token_attribute(token)
+        request = rtnl.set_link_request(link.ifindex, encoded, operation="set token", link=link.ifname)
         self._send([RestoreRequest("token", request)])
         return bool(token)
 
@@ -473,8 +458,8 @@ def _find_links(side: Side, pci_address: str) -> list[_Found]:
     found: list[_Found] = []
     with open_sysfs(side) as root:
         sysfs = PseudoFiles(root, [])
-        for payload in side.rtnl.dump(dump_links_request(_KIND)):
-            link = decode(parse_link, payload)
+        for payload in side.rtnl.dump(rtnl.dump_links_request(_KIND)):
+            link = rtnl.decode(rtnl.parse_link, payload)
             home = f"class/net/{link.ifname}"
             if link.kind == _KIND and nearest_pci_address(sysfs.home(home)) == pci_address:
                 found.append(_Found(link, payload, sysfs.integer(f"{home}/dev_port") or 0))
@@ -482,7 +467,7 @@ def _find_links(side: Side, pci_address: str) -> list[_Found]:
 
 
 def _parse_modes(payload: bytes) -> tuple[int | None, int | None]:
-    found = parse_link_data(payload, frozenset({IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST}))
+    found = rtnl.parse_link_data(payload, frozenset({IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST}))
     modes = {kind: int.from_bytes(value, sys.byteorder) for kind, value in found.items()}
     return modes.get(IFLA_IPOIB_MODE), modes.get(IFLA_IPOIB_UMCAST)
 
@@ -498,12 +483,11 @@ def _restore_modes(home: Side, found: _Found, state: IpoibState) -> list[str]:
     ]
     if not changes:
         return []
-    data = nested(IFLA_INFO_DATA, *changes)
-    info = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, _KIND), data)
+    data = nested(rtnl.IFLA_INFO_DATA, *changes)
+    info = nested(rtnl.IFLA_LINKINFO, attribute_text(rtnl.IFLA_INFO_KIND, _KIND), data)
+    index, name = found.link.ifindex, state.link.ifname
     try:
-        home.rtnl.request(
-            set_link_request(found.link.ifindex, info, operation="set IPoIB mode", link=state.link.ifname)
-        )
+        home.rtnl.request(rtnl.set_link_request(index, info, operation="set IPoIB mode", link=name))
     except KernelError as refusal:
         return [f"{state.link.ifname}: {refusal.message}"]
     return []
