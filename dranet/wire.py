@@ -113,7 +113,7 @@ class Mux:
 
     def __init__(self, trunk: socket.socket) -> None:
         self._trunk = trunk
-        self._decoder = MuxDecoder()
+        self.decoder = MuxDecoder()
 
     def receive(self, timeout_seconds: float | None = None) -> list[Chunk]:
         """Wait for bytes and return what they hold (perhaps nothing whole).
@@ -131,11 +131,7 @@ class Mux:
             raise ConnectionLost(f"reading from the peer failed: {error.strerror or error}") from error
         if not data:
             raise ConnectionLost("the peer closed the connection")
-        return self._decoder.feed(data)
-
-    @property
-    def is_midway(self) -> bool:
-        return self._decoder.is_midway
+        return self.decoder.feed(data)
 
     def _wait_readable(self, timeout_seconds: float) -> None:
         poll = select.poll()
@@ -372,7 +368,7 @@ class TtrpcConnection:
             raise _stalled() from error
 
     def _note_progress(self, handled: int) -> None:
-        if not (self._mux.is_midway or self._requests.is_midway or self._answers.is_midway):
+        if not (self._mux.decoder.is_midway or self._requests.is_midway or self._answers.is_midway):
             self._midway_since = None
         elif handled or self._midway_since is None:
             self._midway_since = time.monotonic()

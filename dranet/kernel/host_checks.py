@@ -17,8 +17,8 @@ from io import BytesIO
 from pathlib import Path
 
 from dranet.errors import KernelError
-from dranet.kernel.netlink.dcb import find_flow_control, get_pauses_request
 from dranet.kernel.netlink.socket import NetlinkSocket, Outcome
+from dranet.kernel.netlink.tc import find_flow_control, get_pauses_request
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link, NodeFacts
 from dranet.model.findings import (

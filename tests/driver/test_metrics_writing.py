@@ -10,7 +10,7 @@ from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.scrape import write_devices, write_pods
 from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters import PORT_COUNTERS, CountedLink, PortReading, Traffic
-from dranet.kernel.netlink.dcb import Pauses
+from dranet.kernel.netlink.tc import Pauses
 from dranet.model.facts import Distance, Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate

@@ -19,9 +19,8 @@ from dranet.kernel.counters import (
     read_port_counters,
     read_traffic,
 )
-from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses
 from dranet.kernel.netlink.socket import NetlinkSocket, attribute, nested
-from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
+from dranet.kernel.netlink.tc import Pauses, TokenBucket, get_pauses_request, parse_pauses, set_bucket_request
 from tests.kernel.trees import Tree
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until

@@ -32,7 +32,6 @@ from dranet.kernel.ethtool.steering import (
     steering_difference,
 )
 from dranet.kernel.netlink import socket as socket_module
-from dranet.kernel.netlink.dcb import dcb_difference, parse_dcb, read_dcb, restore_dcb
 from dranet.kernel.netlink.socket import (
     Message,
     NetlinkSocket,
@@ -44,6 +43,7 @@ from dranet.kernel.netlink.socket import (
     kernel_error,
     nested,
 )
+from dranet.kernel.netlink.tc import dcb_difference, parse_dcb, read_dcb, restore_dcb
 from dranet.model.plan import DcbState, FlowRule, RssContext, SteeringState
 
 ENTRIES, KEY_BYTES, QUEUES = 8, 4, 4

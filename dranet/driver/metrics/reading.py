@@ -35,9 +35,9 @@ from dranet.kernel.counters import (
 from dranet.kernel.ethtool.messages import read_link_settings
 from dranet.kernel.namespaces.netns import NetworkNamespace, open_sysfs
 from dranet.kernel.namespaces.pod_links import PodLinks
-from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses
 from dranet.kernel.netlink.rtnl import decode, get_link_request
 from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.kernel.netlink.tc import Pauses, get_pauses_request, parse_pauses
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, Link
 from dranet.model.health import CARRIER_LOSSES, PcieLink

@@ -23,9 +23,9 @@ from dranet.kernel.ethtool.messages import PARTS
 from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering, steering_difference
 from dranet.kernel.namespaces.netns import open_sysfs
 from dranet.kernel.netlink import tc
-from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
 from dranet.kernel.netlink.rtnl import IFLA_XDP, decode, get_link_request, link_header, set_link_request, u32
 from dranet.kernel.netlink.socket import attribute, attribute_u32, nested, parse_attributes, report_unreadable
+from dranet.kernel.netlink.tc import dcb_difference, read_dcb, restore_dcb
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.cpus import format_cpu_list, format_cpu_mask, parse_cpu_list, parse_cpu_mask

@@ -1,4 +1,1 @@
-"""Read the node: links, PCI functions, RDMA devices, GPUs and NUMA nodes, and watch for changes.
-
-``scan`` reads everything into ``model.facts.NodeFacts``, or again only what ``watch`` named. Changes nothing.
-"""
+"""The room that reads a node's devices and watches for changes, without judging what may be offered."""

@@ -190,13 +190,8 @@ def add_address_request(ifindex: int, address: Address, link: str, skip_dad: boo
     flags = address.flags & SETTABLE_ADDRESS_FLAGS
     if skip_dad and ":" in address.cidr:
         flags |= IFA_F_NODAD
-    return Request(
-        RTM_NEWADDR,
-        address_body(ifindex, address, flags),
-        flags=NLM_F_CREATE | NLM_F_REPLACE,
-        operation=f"add address {address.cidr}",
-        link=link,
-    )
+    body = address_body(ifindex, address, flags)
+    return Request(RTM_NEWADDR, body, NLM_F_CREATE | NLM_F_REPLACE, f"add address {address.cidr}", link)
 
 
 def delete_address_request(ifindex: int, address: Address, link: str) -> Request:
@@ -336,10 +331,8 @@ def _encode_hop(family: int, hop: Hop) -> bytes:
 def dump_routes_request(family: int, table: int = 0, ifindex: int = 0) -> Request:
     """Ask for the routes of a family, only of one table or through one link where given."""
     body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
-    if table:
-        body += attribute_u32(RTA_TABLE, table)
-    if ifindex:
-        body += attribute_u32(RTA_OIF, ifindex)
+    body += attribute_u32(RTA_TABLE, table) if table else b""
+    body += attribute_u32(RTA_OIF, ifindex) if ifindex else b""
     return Request(RTM_GETROUTE, body, operation="read routes")
 
 
@@ -349,21 +342,14 @@ def find_route_request(address: str) -> Request:
     packed = ip_address(address).packed
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     header = _ROUTE.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, RTM_F_FIB_MATCH)
-    return Request(
-        RTM_GETROUTE, header + attribute(RTA_DST, packed), operation="find the route to", link=address
-    )
+    return Request(RTM_GETROUTE, header + attribute(RTA_DST, packed), 0, "find the route to", address)
 
 
 def add_route_request(ifindex: int, route: Route, link: str, hops: Sequence[Hop] = ()) -> Request:
     """Add a route through a link, or through each of ``hops``; EEXIST where its place is taken."""
     metrics = nested(RTA_METRICS, attribute_u32(RTAX_MTU, route.mtu)) if route.mtu else b""
-    return Request(
-        RTM_NEWROUTE,
-        _route_body(ifindex, route, hops) + metrics,
-        flags=NLM_F_CREATE | NLM_F_EXCL,
-        operation=f"add route {route.destination}",
-        link=link,
-    )
+    body = _route_body(ifindex, route, hops) + metrics
+    return Request(RTM_NEWROUTE, body, NLM_F_CREATE | NLM_F_EXCL, f"add route {route.destination}", link)
 
 
 def delete_route_request(ifindex: int, route: Route, link: str, hops: Sequence[Hop] = ()) -> Request:

@@ -213,9 +213,7 @@ def read_ports_here(name: str) -> tuple[RdmaPort, ...] | None:
         index = next((found.number for found in _iter_devices(rdma, name) if found.name == name), None)
         if index is None:
             return None
-        request = Request(
-            _PORT_GET, attribute_u32(RDMA_ATTR_DEV_INDEX, index), operation="read ports", link=name
-        )
+        request = Request(_PORT_GET, attribute_u32(RDMA_ATTR_DEV_INDEX, index), 0, "read ports", name)
         return tuple(_parse_port(payload) for payload in rdma.dump(request))
 
 

@@ -265,10 +265,8 @@ def dump_links_request(kind: str = "", master: int = 0) -> Request:
     """Ask for all links without statistics, or for those of one kind or with one master. The kernel filters;
     it does not for a kind that it does not have."""
     body = link_header() + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
-    if master:
-        body += attribute_u32(IFLA_MASTER, master)
-    if kind:
-        body += nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, kind))
+    body += attribute_u32(IFLA_MASTER, master) if master else b""
+    body += nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, kind)) if kind else b""
     return Request(RTM_GETLINK, body, operation="read links")
 
 
@@ -282,10 +280,8 @@ def set_link_request(
 
 def stay_request(ifindex: int, netns_fd: int) -> Request:
     """Move a link to the namespace where it is, which changes nothing."""
-    operation = "ask whether the kernel lets move"
-    return set_link_request(
-        ifindex, attribute_u32(IFLA_NET_NS_FD, netns_fd), operation=operation, link=f"link {ifindex}"
-    )
+    place, operation = attribute_u32(IFLA_NET_NS_FD, netns_fd), "ask whether the kernel lets move"
+    return set_link_request(ifindex, place, operation=operation, link=f"link {ifindex}")
 
 
 def create_link_request(kind: str, data: bytes, *attributes: bytes, link: str, flags: int = 0) -> Request:
@@ -455,10 +451,8 @@ def _rule_body(rule: AddRule) -> bytes:
         parts.append(attribute_u32(FRA_PRIORITY, wanted.priority))
     if wanted.mark is not None and wanted.mask is not None:
         parts += [attribute_u32(FRA_FWMARK, wanted.mark), attribute_u32(FRA_FWMASK, wanted.mask)]
-    if wanted.input_interface:
-        parts.append(attribute_text(FRA_IIFNAME, wanted.input_interface))
-    if wanted.output_interface:
-        parts.append(attribute_text(FRA_OIFNAME, wanted.output_interface))
+    interfaces = ((FRA_IIFNAME, wanted.input_interface), (FRA_OIFNAME, wanted.output_interface))
+    parts += [attribute_text(kind, name) for kind, name in interfaces if name]
     return b"".join(parts)
 
 

@@ -1,20 +1,22 @@
-"""Traffic control over rtnetlink: qdiscs, classes and filters of a link, read and written.
+"""Traffic control and Data Center Bridging of a link: qdiscs, classes, filters, priorities, read and written.
 
-Layouts and numbers are those of ``linux/rtnetlink.h``, ``pkt_sched.h``, ``pkt_cls.h`` and
-``tc_act/tc_mirred.h``. ``parse_*`` and ``*_request`` do no I/O. Items are kept as the kernel
-reports them, so that unknown kinds are also restored; ``_REPAIRS`` converts what it reports in another form
-than it accepts. It refuses choke, gred and red, whose tables it does not report.
+Layouts and numbers are those of ``linux/rtnetlink.h``, ``pkt_sched.h``, ``pkt_cls.h``, ``tc_act/tc_mirred.h``
+and ``dcbnl.h``. ``parse_*`` and ``*_request`` do no I/O. Items are kept as the kernel reports them, so that
+unknown kinds are also restored; ``_REPAIRS`` converts what it reports in another form than it accepts. It
+refuses choke, gred and red, whose tables it does not report.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dranet.errors import KernelError
 from dranet.kernel.netlink.rtnl import decode, text, u32
 from dranet.kernel.netlink.socket import (
     NLA_F_NESTED,
@@ -27,10 +29,12 @@ from dranet.kernel.netlink.socket import (
     attribute_text,
     attribute_u32,
     iter_attributes,
+    kernel_error,
     nested,
     parse_attributes,
+    report_unreadable,
 )
-from dranet.model.plan import TrafficControl
+from dranet.model.plan import DcbState, TrafficControl
 
 # linux/rtnetlink.h
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
@@ -79,9 +83,7 @@ def read_traffic_control(rtnl: NetlinkSocket, ifindex: int) -> tuple[TrafficCont
     found = [qdisc.item for qdisc in _read_qdiscs(rtnl, ifindex)]
     if any(item.kind in _CLASS_KINDS for item in found):
         body = TCMSG.pack(0, ifindex, 0, 0, 0)
-        payloads = rtnl.dump(
-            Request(RTM_GETTCLASS, body, operation="read classes of link", link=str(ifindex))
-        )
+        payloads = rtnl.dump(Request(RTM_GETTCLASS, body, 0, "read classes of link", str(ifindex)))
         classes = (decode(partial(parse_class, ifindex=ifindex), payload) for payload in payloads)
         found += [item for item in classes if item is not None]
     return _parents_first(found)
@@ -97,13 +99,9 @@ def _add_request(ifindex: int, item: TrafficControl, link: str) -> Request:
     body = TCMSG.pack(0, ifindex, item.handle, item.parent, 0) + attribute_text(TCA_KIND, item.kind)
     if item.options:  # some kinds (ets, fq_pie) insist on the mark of nesting, none minds it
         body += attribute(TCA_OPTIONS | NLA_F_NESTED, bytes.fromhex(item.options))
-    return Request(
-        RTM_NEWQDISC if item.what == "qdisc" else RTM_NEWTCLASS,
-        body,
-        NLM_F_CREATE | NLM_F_REPLACE,
-        operation=f"add {item.what} {item.kind} {format_handle(item.handle)} of",
-        link=link,
-    )
+    message = RTM_NEWQDISC if item.what == "qdisc" else RTM_NEWTCLASS
+    operation = f"add {item.what} {item.kind} {format_handle(item.handle)} of"
+    return Request(message, body, NLM_F_CREATE | NLM_F_REPLACE, operation, link)
 
 
 def format_handle(handle: int) -> str:
@@ -391,9 +389,7 @@ def redirect_request(ifindex: int, target_ifindex: int, priority: int, link: str
     body = TCMSG.pack(0, ifindex, 0, CLSACT_INGRESS, priority << 16 | _ETH_P_ALL)
     body += attribute_text(TCA_KIND, "u32")
     body += nested(TCA_OPTIONS, attribute(_TCA_U32_SEL, selector), nested(_TCA_U32_ACT, action))
-    return Request(
-        RTM_NEWTFILTER, body, NLM_F_CREATE | NLM_F_EXCL, operation="redirect what arrives on", link=link
-    )
+    return Request(RTM_NEWTFILTER, body, NLM_F_CREATE | NLM_F_EXCL, "redirect what arrives on", link)
 
 
 def delete_redirect_request(ifindex: int, priority: int, link: str) -> Request:
@@ -401,3 +397,159 @@ def delete_redirect_request(ifindex: int, priority: int, link: str) -> Request:
     body = TCMSG.pack(0, ifindex, 0, CLSACT_INGRESS, priority << 16 | _ETH_P_ALL)
     body += attribute_text(TCA_KIND, "u32")
     return Request(RTM_DELTFILTER, body, operation="remove redirection of", link=link)
+
+
+# --- Data Center Bridging (IEEE 802.1Qaz) ---------------------------------------------------------------
+# Only drivers with ``dcbnl_ops`` answer (mlx5, mlx4, bnxt, ice, i40e and others). The kernel drops the APP
+# table of a link that leaves its namespace (Linux 5.18), so that is restored whatever a tenant did.
+
+RTM_GETDCB, RTM_SETDCB = 78, 79
+CMD_IEEE_SET, CMD_IEEE_GET, CMD_SDCBX, CMD_IEEE_DEL = 20, 21, 23, 27
+ATTR_IFNAME, ATTR_IEEE, ATTR_DCBX = 1, 13, 14
+IEEE_ETS, IEEE_PFC, IEEE_APP_TABLE, IEEE_MAXRATE = 1, 2, 3, 7
+
+_DCB_HEADER = struct.Struct("=BBH")
+"""``struct dcbmsg``: family, command, padding."""
+_APP = struct.Struct("=BBH")
+"""``struct dcb_app``: selector, priority, protocol."""
+
+_DCB_SETTINGS: Mapping[str, tuple[int, int, int]] = {
+    "ets": (IEEE_ETS, 59, 59),
+    "pfc": (IEEE_PFC, 6, 136),
+    "maxrate": (IEEE_MAXRATE, 64, 64),
+}
+"""Attribute, bytes that are settings, bytes of the structure: behind those of PFC there are counters."""
+
+
+def read_dcb(rtnl: NetlinkSocket, ifname: str) -> DcbState:
+    """Read the settings of a link of the socket's namespace; empty if its driver reports none."""
+    try:
+        request = _dcb_request(RTM_GETDCB, CMD_IEEE_GET, ifname, operation="read DCB settings of")
+        answers = rtnl.request(request)
+        return parse_dcb(answers[0].payload) if answers else DcbState()
+    except KernelError as error:
+        report_unreadable(ifname, "dcb", error)
+        return DcbState()
+
+
+def parse_dcb(payload: bytes) -> DcbState:
+    """An answer to IEEE_GET."""
+    found = dict(iter_attributes(payload, _DCB_HEADER.size))
+    ieee = dict(iter_attributes(found.get(ATTR_IEEE, b"")))
+    settings = {
+        name: ieee[kind][:used].hex()
+        for name, (kind, used, size) in _DCB_SETTINGS.items()
+        if len(ieee.get(kind, b"")) >= size
+    }
+    if ATTR_DCBX in found:
+        settings["dcbx"] = found[ATTR_DCBX].hex()
+    apps = (
+        f"{kind}:{','.join(map(str, _APP.unpack(app)))}"
+        for kind, app in iter_attributes(ieee.get(IEEE_APP_TABLE, b""))
+        if len(app) == _APP.size
+    )
+    return DcbState(settings, tuple(sorted(apps)))
+
+
+def dcb_difference(wanted: DcbState, found: DcbState) -> list[str]:
+    lines = [
+        f"DCB {name}: wanted {value}, found {found.settings.get(name, 'nothing')}"
+        for name, value in wanted.settings.items()
+        if found.settings.get(name) != value
+    ]
+    if wanted.apps is not None and wanted.apps != found.apps:
+        now, then = " ".join(found.apps or ()) or "nothing", " ".join(wanted.apps) or "nothing"
+        lines.append(f"DCB apps: wanted {then}, found {now}")
+    return lines
+
+
+def restore_dcb(rtnl: NetlinkSocket, ifname: str, wanted: DcbState, found: DcbState) -> list[str]:
+    """Write what differs; returns the refusals. A driver that leaves DCBX to its firmware takes nothing else
+    before that is as it was, so it comes first."""
+    refusals: list[str] = []
+    for request in _iter_dcb_writes(ifname, wanted, found):
+        try:
+            _write_dcb(rtnl, request)
+        except KernelError as error:
+            refusals.append(error.message)
+    return refusals
+
+
+def _iter_dcb_writes(ifname: str, wanted: DcbState, found: DcbState) -> Iterator[Request]:
+    differing = {
+        name: bytes.fromhex(value)
+        for name, value in wanted.settings.items()
+        if found.settings.get(name) != value
+    }
+    if "dcbx" in differing:
+        dcbx = attribute(ATTR_DCBX, differing.pop("dcbx"))
+        yield _dcb_request(RTM_SETDCB, CMD_SDCBX, ifname, dcbx, operation="set DCB dcbx of")
+    for name, value in differing.items():
+        kind, _, size = _DCB_SETTINGS[name]
+        setting = nested(ATTR_IEEE, attribute(kind, value.ljust(size, b"\0")))
+        yield _dcb_request(RTM_SETDCB, CMD_IEEE_SET, ifname, setting, operation=f"set DCB {name} of")
+    if wanted.apps is None:
+        return
+    present = set(found.apps or ())
+    for apps, command, word in (
+        (present - set(wanted.apps), CMD_IEEE_DEL, "delete"),
+        (set(wanted.apps) - present, CMD_IEEE_SET, "add"),
+    ):
+        for app in sorted(apps):
+            number, _, values = app.partition(":")
+            encoded = attribute(int(number), _APP.pack(*map(int, values.split(","))))
+            table = nested(ATTR_IEEE, nested(IEEE_APP_TABLE, encoded))
+            yield _dcb_request(RTM_SETDCB, command, ifname, table, operation=f"{word} DCB app {app} of")
+
+
+def _dcb_request(kind: int, command: int, ifname: str, *attributes: bytes, operation: str) -> Request:
+    body = _DCB_HEADER.pack(0, command, 0) + attribute_text(ATTR_IFNAME, ifname) + b"".join(attributes)
+    return Request(kind, body, operation=operation, link=ifname)
+
+
+def _write_dcb(rtnl: NetlinkSocket, request: Request) -> None:
+    """Send one write. The kernel acknowledges it and adds the driver's result to the answer, one byte."""
+    for answer in rtnl.request(request):
+        for kind, value in iter_attributes(answer.payload, _DCB_HEADER.size):
+            if kind in (ATTR_IEEE, ATTR_DCBX) and len(value) == 1 and value[0]:
+                number = (256 - value[0]) if value[0] > 127 else errno.EINVAL
+                raise kernel_error(number, "", request.operation, request.link)
+
+
+# --- pause counters of priority flow control ------------------------------------------------------------
+
+_PFC = struct.Struct("@BBBxH2x8Q8Q")
+"""``struct ieee_pfc``: capacity, enabled, MACsec bypass, delay, then frames sent and received by priority."""
+
+
+class Pauses(Struct, frozen=True):
+    """Pause frames of one priority that has flow control."""
+
+    priority: int
+    transmitted: int
+    """Frames by which we asked the other side to wait."""
+    received: int
+
+
+def get_pauses_request(ifname: str) -> Request:
+    """Ask for one link's; EOPNOTSUPP where its driver has no such thing."""
+    return _dcb_request(RTM_GETDCB, CMD_IEEE_GET, ifname, operation="read flow control")
+
+
+def find_flow_control(payload: bytes) -> bytes:
+    """``struct ieee_pfc`` of an answer; empty where it does not speak of it."""
+    ieee = parse_attributes(payload, _DCB_HEADER.size, frozenset({ATTR_IEEE})).get(ATTR_IEEE, b"")
+    return parse_attributes(ieee, 0, frozenset({IEEE_PFC})).get(IEEE_PFC, b"")
+
+
+def parse_pauses(payload: bytes) -> tuple[Pauses, ...]:
+    """The priorities that have flow control; raises what ``rtnl.decode`` turns into a ``KernelError``."""
+    pfc = find_flow_control(payload)
+    if len(pfc) < _PFC.size:
+        return ()
+    _, enabled, _, _, *frames = _PFC.unpack_from(pfc)
+    return tuple(
+        Pauses(priority, frames[priority], frames[8 + priority])
+        for priority in range(8)
+        if enabled >> priority & 1
+    )
