@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -171,6 +171,8 @@ STALL_SECONDS = 10.0
 that stops within one is stuck, or has lost its place, and waits for nothing of ours any more."""
 
 _HEADER = struct.Struct(">IIBB")
+_REMOTE_OPEN = 2
+"""A frame's flag: more of a streaming call follows. A unary call has none."""
 _SHORTEST_WAIT_SECONDS = 0.001
 _NANOSECONDS = 1_000_000_000
 
@@ -199,14 +201,6 @@ class FrameType(IntEnum):
     REQUEST = 1
     RESPONSE = 2
     DATA = 3
-
-
-class FrameFlag(IntFlag):
-    """Streaming only; a unary call has none."""
-
-    REMOTE_CLOSED = 1
-    REMOTE_OPEN = 2
-    NO_DATA = 4
 
 
 class TtrpcError(ProtocolError):
@@ -439,7 +433,7 @@ class TtrpcConnection:
         return None
 
     def _respond(self, frame: Frame) -> ttrpc_pb2.Response:
-        if frame.flags & FrameFlag.REMOTE_OPEN:
+        if frame.flags & _REMOTE_OPEN:
             return _failure(Code.UNIMPLEMENTED, "streaming calls are not served here")
         try:
             request = ttrpc_pb2.Request.FromString(frame.data)

@@ -81,16 +81,10 @@ _LINK_HEADER_BYTES = 16
 """``struct ifinfomsg``."""
 
 _WANTED_COUNTERS = frozenset({IFLA_STATS64, IFLA_CARRIER_DOWN_COUNT})
-_U32 = struct.Struct("=I")
-_U64 = struct.Struct("=Q")
 
 _POSITIONS = {
-    "rx_errors": 4,
-    "tx_errors": 5,
-    "rx_crc_errors": 12,
-    "rx_frame_errors": 13,
-    "tx_carrier_errors": 17,
-}
+    "rx_errors": 4, "tx_errors": 5, "rx_crc_errors": 12, "rx_frame_errors": 13, "tx_carrier_errors": 17,
+}  # fmt: skip
 """Positions of 64-bit words in ``struct rtnl_link_stats64``."""
 
 
@@ -114,10 +108,10 @@ def parse_link_counters(payload: bytes) -> dict[str, int]:
     counters: dict[str, int] = {}
     words = found.get(IFLA_STATS64, b"")
     for name, position in _POSITIONS.items():
-        if len(words) >= (position + 1) * _U64.size:
-            counters[name] = int(_U64.unpack_from(words, position * _U64.size)[0])
-    if len(losses := found.get(IFLA_CARRIER_DOWN_COUNT, b"")) == _U32.size:
-        counters[CARRIER_LOSSES] = int(_U32.unpack(losses)[0])
+        if len(words) >= (position + 1) * 8:
+            counters[name] = int(struct.unpack_from("=Q", words, position * 8)[0])
+    if len(losses := found.get(IFLA_CARRIER_DOWN_COUNT, b"")) == 4:
+        counters[CARRIER_LOSSES] = int(struct.unpack("=I", losses)[0])
     return counters
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from dranet.errors import KernelError
 from dranet.kernel.netlink.socket import NetlinkSocket, Outcome
 from dranet.kernel.netlink.tc import find_flow_control, get_pauses_request
-from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles, sees_node
 from dranet.model.facts import Link, NodeFacts
 from dranet.model.findings import (
     SOFT_OPTIONS,
@@ -205,19 +205,12 @@ _COMM_LENGTH = 15
 """The kernel keeps this much of a program's name (``TASK_COMM_LEN``)."""
 
 NAMES = (
-    "containerd",
-    "crio",
-    "irqbalance",
-    "NetworkManager",
-    "nv-fabricmanager",
-    "nvidia-persistenced",
+    "containerd", "crio", "irqbalance", "NetworkManager", "nv-fabricmanager", "nvidia-persistenced",
     "systemd-networkd",
-)
+)  # fmt: skip
 _BY_COMM = {name[:_COMM_LENGTH]: name for name in NAMES}
 _LIMITED = frozenset({"containerd", "crio"})
 """Whose limits containers inherit."""
-_KERNEL_THREADS = "kthreadd"
-"""Process 2 of the node, and of no container."""
 _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|[0-9]{1,20})\s", re.MULTILINE)
 
 
@@ -231,11 +224,6 @@ def read_processes(procfs: PseudoFiles) -> tuple[Process, ...] | None:
         if name is not None:
             found.append(Process(pid, name, _read_memlock(procfs, pid) if name in _LIMITED else ""))
     return tuple(found)
-
-
-def sees_node(procfs: PseudoFiles) -> bool:
-    """Whether these are the processes of the node, not those of a container."""
-    return procfs.text("2/comm") == _KERNEL_THREADS
 
 
 def _read_memlock(procfs: PseudoFiles, pid: int) -> str:
@@ -303,19 +291,18 @@ def _find_express(config: bytes) -> int:
 
 
 def _read_acs(config: bytes) -> int | None:
-    return next((_word(config, at + 6) for kind, at in _iter_extended(config) if kind == _ACS_ID), None)
-
-
-def _iter_extended(config: bytes) -> Iterator[tuple[int, int]]:
+    """Control of Access Control Services, one of the extended capabilities."""
     offset = _EXTENDED
     for _ in range(_MOST_CAPABILITIES):
         if offset < _EXTENDED or offset + 4 > len(config):
-            return
+            return None
         header: int = struct.unpack_from("<I", config, offset)[0]
         if header in (0, 0xFFFFFFFF):
-            return
-        yield header & 0xFFFF, offset
+            return None
+        if header & 0xFFFF == _ACS_ID:
+            return _word(config, offset + 6)
         offset = header >> 20 & 0xFFC
+    return None
 
 
 # --- how the node is tuned: clock, sleep of its CPUs, memory, swap -------------------------------------
@@ -394,16 +381,9 @@ def ask_clock() -> bool | None:
 # --- the running kernel: release, build options, command line and modules -------------------------------
 
 MODULES = (
-    "amdgpu",
-    "ib_core",
-    "ib_uverbs",
-    "mlx5_ib",
-    "nv_peer_mem",
-    "nvidia",
-    "nvidia_peermem",
-    "rdma_cm",
+    "amdgpu", "ib_core", "ib_uverbs", "mlx5_ib", "nv_peer_mem", "nvidia", "nvidia_peermem", "rdma_cm",
     "rdma_ucm",
-)
+)  # fmt: skip
 """A built-in module is also found here if it has a parameter or a version."""
 
 _OPTIONS = frozenset({"NET_NS", *SOFT_OPTIONS})

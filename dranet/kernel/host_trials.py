@@ -17,6 +17,7 @@ from dranet.errors import KernelError
 from dranet.kernel.discovery.programs import iter_program_ids
 from dranet.kernel.namespaces.netns import NetworkNamespace, open_sysfs
 from dranet.kernel.netlink.socket import is_refusal, kernel_error, open_raw_socket
+from dranet.kernel.sysfs.files import closing_fd
 
 _PROTOCOLS = (socket.NETLINK_ROUTE, 15, 16, 20)
 """Routing, uevents, generic, RDMA; a kernel without one returns another error."""
@@ -92,10 +93,8 @@ def read_kernel_messages(path: Path = KMSG) -> list[str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise kernel_error(error.errno or 0, "", f"read {path}") from error
-    try:
+    with closing_fd(descriptor):
         return list(_collect(descriptor))
-    finally:
-        os.close(descriptor)
 
 
 def _collect(descriptor: int) -> deque[str]:

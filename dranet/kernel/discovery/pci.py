@@ -206,16 +206,9 @@ _AWS, _GOOGLE, _HYGON, _NEC = 0x1D0F, 0x1AE0, 0x1D94, 0x1BCF
 _INTEL, _AMD_GPU, _AMD_PROCESSOR = 0x8086, 0x1002, 0x1022
 
 _VENDORS = {
-    0x10DE: "nvidia",
-    _AMD_GPU: "amd",
-    _INTEL: "intel",
-    0x1DA3: "habana",
-    0x19E5: "huawei",
-    _AWS: "aws",
-    _GOOGLE: "google",
-    _HYGON: "hygon",
-    _NEC: "nec",
-}
+    0x10DE: "nvidia", _AMD_GPU: "amd", _INTEL: "intel", 0x1DA3: "habana", 0x19E5: "huawei", _AWS: "aws",
+    _GOOGLE: "google", _HYGON: "hygon", _NEC: "nec",
+}  # fmt: skip
 
 _VGA = 0x0300
 _VGA_VENDORS = frozenset({"nvidia", "amd", "intel"})

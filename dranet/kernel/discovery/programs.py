@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 from collections.abc import Collection, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 
@@ -30,6 +30,7 @@ from dranet.kernel.netlink.tc import (
     dump_qdiscs_request,
     parse_filter,
 )
+from dranet.kernel.sysfs.files import closing_fd
 
 _HOOKS: Mapping[str, tuple[int, ...]] = {
     "clsact": (CLSACT_INGRESS, CLSACT_EGRESS),
@@ -229,14 +230,10 @@ def _iter_ids(command: int, operation: str) -> Iterator[int]:
         yield last
 
 
-@contextmanager
-def _opened(command: int, number: int, what: str) -> Iterator[int]:
+def _opened(command: int, number: int, what: str) -> AbstractContextManager[int]:
     """A descriptor of a program or a BPF link; ENOENT when it is gone."""
     fd, _ = call_bpf(command, struct.pack("=III", number, 0, 0), f"open BPF {what} {number}")
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return closing_fd(fd)
 
 
 def read_program(program_id: int) -> Program | None:

@@ -35,6 +35,7 @@ from dranet.kernel.netlink.inet import (
 )
 from dranet.kernel.netlink.rdma import read_netns_exclusive
 from dranet.kernel.netlink.rtnl import (
+    FAMILIES,
     RT_TABLE_MAIN,
     decode_all,
     dump_rules_request,
@@ -176,7 +177,7 @@ def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[RoutingRule, .
         for family in (4, 6)
         for payload in rtnl.dump(dump_rules_request(family))
         # A kernel without the family answers with the rules of all families.
-        if payload[:1] == bytes([_FAMILIES[family]]) and not is_of_local_or_main(payload)
+        if payload[:1] == bytes([FAMILIES[family]]) and not is_of_local_or_main(payload)
     )
     return tuple(decode_all(parse_lookup, payloads, warnings))
 
@@ -194,7 +195,7 @@ def read_policy_routes(
     return tuple(
         route
         for (family, table), by_source in sorted(tables.items())
-        for route in _read_table(rtnl, _FAMILIES[family], table, warnings, only_defaults=not by_source)
+        for route in _read_table(rtnl, FAMILIES[family], table, warnings, only_defaults=not by_source)
     )
 
 
@@ -206,11 +207,8 @@ def read_default_routes(
     For the calling thread's namespace, which must be the socket's. IPv4 costs the same with a whole Internet
     in the table, IPv6 some 2 microseconds for each route of it.
     """
-    tables = (_read_table(rtnl, _FAMILIES[version], RT_TABLE_MAIN, warnings) for version in versions)
+    tables = (_read_table(rtnl, FAMILIES[version], RT_TABLE_MAIN, warnings) for version in versions)
     return tuple(chain.from_iterable(tables))
-
-
-_FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
 def _read_table(

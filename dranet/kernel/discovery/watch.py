@@ -329,7 +329,8 @@ class ChangeWatch:
                     return
                 self.note(Changes(hardware=frozenset({device.sys_name})))
         except OSError as error:  # pyudev neither reports which nor removes it from the socket
-            number = error.errno or _take_error(monitor.fileno())
+            with socket.socket(fileno=os.dup(monitor.fileno())) as sock:
+                number = error.errno or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self._note_failure(monitor, OSError(number, os.strerror(number)))
 
     def _start_rdma_events(self) -> None:
@@ -337,11 +338,6 @@ class ChangeWatch:
         with contextlib.suppress(KernelError):
             sock = open_notifications(NETLINK_RDMA, _RDMA_NL_GROUP_NOTIFY)
             self._listen(sock, partial(self._read_socket, sock, parse_rdma_changes))
-
-
-def _take_error(descriptor: int) -> int:
-    with socket.socket(fileno=os.dup(descriptor)) as sock:
-        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _open_hardware_events() -> Any:

@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.netlink.socket import NETLINK_ROUTE, NetlinkSocket, explain_refusal, open_raw_socket
-from dranet.kernel.sysfs.files import find_node_proc, find_path_of_process
+from dranet.kernel.sysfs.files import closing_fd, find_node_proc, find_path_of_process
 
 CLONE_NEWNET = 0x40000000
 """``linux/sched.h``."""
@@ -369,11 +369,8 @@ class Place(Protocol):
 def open_sysfs(place: Place, *, writable: bool = False) -> Iterator[Path]:
     """Yield the root of a sysfs that shows the devices in ``place``, for the time of the context."""
     fd = place.run(lambda: _mount_sysfs(_PLAIN if writable else _PLAIN | _READ_ONLY))
-    try:
-        with _made_writable(fd) if writable else nullcontext():
-            yield Path(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
+    with closing_fd(fd), _made_writable(fd) if writable else nullcontext():
+        yield Path(f"/proc/self/fd/{fd}")
 
 
 @contextmanager
@@ -390,12 +387,9 @@ def _made_writable(mount: int) -> Iterator[None]:
 
 
 def _reconfigure(mount: int, flag: bytes) -> None:
-    context = _call(_FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)
-    try:
+    with closing_fd(_call(_FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)) as context:
         _call(_FSCONFIG, context, _FSCONFIG_SET_FLAG, flag, None, 0)
         _call(_FSCONFIG, context, _FSCONFIG_CMD_RECONFIGURE, None, None, 0)
-    finally:
-        os.close(context)
 
 
 @contextmanager
@@ -408,10 +402,8 @@ def open_configfs() -> Iterator[Path | None]:
             raise
         yield None
         return
-    try:
+    with closing_fd(fd):
         yield Path(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
 
 
 def _mount_sysfs(attributes: int) -> int:
@@ -423,12 +415,9 @@ def _mount_sysfs(attributes: int) -> int:
 
 
 def _mount(kind: bytes, attributes: int) -> int:
-    context = _call(_FSOPEN, kind, _FSOPEN_CLOEXEC)
-    try:
+    with closing_fd(_call(_FSOPEN, kind, _FSOPEN_CLOEXEC)) as context:
         _call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
         return _call(_FSMOUNT, context, _FSMOUNT_CLOEXEC, attributes)
-    finally:
-        os.close(context)
 
 
 def _call(number: int, *arguments: bytes | int | None) -> int:

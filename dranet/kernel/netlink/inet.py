@@ -169,16 +169,11 @@ def address_body(ifindex: int, address: Address, flags: int = 0) -> bytes:
         parts.append(attribute_text(IFA_LABEL, address.label))
     if address.metric:
         parts.append(attribute_u32(IFA_RT_PRIORITY, address.metric))
-    if address.valid_seconds is not None or address.preferred_seconds is not None:
-        parts.append(attribute(IFA_CACHEINFO, _lifetimes(address)))
+    lifetimes = (address.preferred_seconds, address.valid_seconds)
+    if lifetimes != (None, None):
+        seconds = (FOR_EVER if seconds is None else seconds for seconds in lifetimes)
+        parts.append(attribute(IFA_CACHEINFO, _CACHE_INFO.pack(*seconds, 0, 0)))
     return b"".join(parts)
-
-
-def _lifetimes(address: Address) -> bytes:
-    preferred, valid = address.preferred_seconds, address.valid_seconds
-    return _CACHE_INFO.pack(
-        FOR_EVER if preferred is None else preferred, FOR_EVER if valid is None else valid, 0, 0
-    )
 
 
 SETTABLE_ADDRESS_FLAGS = IFA_F_NODAD | IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
@@ -477,7 +472,9 @@ def _members(found: Mapping[int, bytes]) -> list[int]:
 def _read_objects(rtnl: NetlinkSocket, numbers: Iterable[int]) -> dict[int, dict[int, bytes]]:
     ordered = sorted(numbers)
     objects: dict[int, dict[int, bytes]] = {}
-    for number, outcome in zip(ordered, rtnl.batch([_get_request(n) for n in ordered]), strict=True):
+    bodies = [_HEADER.pack(0, 0, 0, 0, 0) + attribute_u32(NHA_ID, number) for number in ordered]
+    requests = [Request(RTM_GETNEXTHOP, body, operation="read nexthop object") for body in bodies]
+    for number, outcome in zip(ordered, rtnl.batch(requests), strict=True):
         if not isinstance(outcome, KernelError) and outcome:
             objects[number] = decode(parse_nexthop, outcome[0].payload)
     return objects
@@ -489,8 +486,3 @@ def parse_nexthop(payload: bytes) -> dict[int, bytes]:
     if len(found.get(NHA_GROUP, b"")) % _MEMBER.size:
         raise ValueError(f"nexthop group of {len(found[NHA_GROUP])} bytes")
     return found
-
-
-def _get_request(number: int) -> Request:
-    body = _HEADER.pack(0, 0, 0, 0, 0) + attribute_u32(NHA_ID, number)
-    return Request(RTM_GETNEXTHOP, body, operation="read nexthop object", link=str(number))

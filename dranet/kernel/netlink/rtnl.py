@@ -339,7 +339,7 @@ _SAYABLE = frozenset(
 _LOOKUP = frozenset({FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_OIFNAME, FRA_TABLE, FRA_SUPPRESS_PREFIXLEN})
 _LOCAL_AND_MAIN = (bytes([RT_TABLE_LOCAL]), bytes([RT_TABLE_MAIN]))
 _NO_SUPPRESSION = b"\xff" * 4
-_FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
+FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
 def canonical_rule(rule: AddRule) -> AddRule:
@@ -367,7 +367,7 @@ def parse_rule(payload: bytes) -> AddRule | None:
     """Parse RTM_NEWRULE; ``None`` for one that :class:`AddRule` cannot express (goto, ports, user ids
     ...)."""
     family, destination_length, source_length, tos, _, action, flags = _RULE.unpack_from(payload)
-    if family not in _FAMILIES.values() or action != FR_ACT_TO_TBL or tos or flags & ~_STATE_FLAGS:
+    if family not in FAMILIES.values() or action != FR_ACT_TO_TBL or tos or flags & ~_STATE_FLAGS:
         return None
     found = dict(iter_attributes(payload, _RULE.size))
     if found.pop(FRA_SUPPRESS_PREFIXLEN, _NO_SUPPRESSION) != _NO_SUPPRESSION or not found.keys() <= _SAYABLE:
@@ -404,7 +404,7 @@ def parse_lookup(payload: bytes) -> RoutingRule | None:
     family, destination_length, source_length, _, _, action, flags = _RULE.unpack_from(payload)
     found = parse_attributes(payload, _RULE.size, _LOOKUP)
     table = u32(found, FRA_TABLE) or payload[4]
-    if family not in _FAMILIES.values() or action != FR_ACT_TO_TBL or table == RT_TABLE_UNSPEC:
+    if family not in FAMILIES.values() or action != FR_ACT_TO_TBL or table == RT_TABLE_UNSPEC:
         return None
     return RoutingRule(
         family=4 if family == socket.AF_INET else 6,
@@ -419,7 +419,7 @@ def parse_lookup(payload: bytes) -> RoutingRule | None:
 
 
 def dump_rules_request(family: int) -> Request:
-    return Request(RTM_GETRULE, _RULE.pack(_FAMILIES[family], 0, 0, 0, 0, 0, 0), operation="read rules")
+    return Request(RTM_GETRULE, _RULE.pack(FAMILIES[family], 0, 0, 0, 0, 0, 0), operation="read rules")
 
 
 def add_rule_request(rule: AddRule, link: str) -> Request:
@@ -437,7 +437,7 @@ def delete_rule_request(rule: AddRule, link: str) -> Request:
 
 def _rule_body(rule: AddRule) -> bytes:
     wanted = canonical_rule(rule)
-    family = _FAMILIES[wanted.family]
+    family = FAMILIES[wanted.family]
     source_length, source = _encode_prefix(FRA_SRC, wanted.source)
     destination_length, destination = _encode_prefix(FRA_DST, wanted.destination)
     parts = [

@@ -16,8 +16,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -27,16 +27,10 @@ from dranet.kernel.netlink.socket import kernel_error
 from dranet.model.claim import Processor
 from dranet.model.facts import CharDevice
 
-_NO_FACT = frozenset(
-    {
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.ENODEV,  # the device went away between listing and reading
-        errno.ENXIO,
-        errno.EINVAL,  # the attribute has no meaning now: speed of a link that is down, an empty GID slot
-        errno.EOPNOTSUPP,  # the driver does not implement it: phys_port_name, phys_switch_id
-    }
-)
+_NO_FACT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL, errno.EOPNOTSUPP})
+"""Errors that mean that there is no such fact. ENODEV: the device went away between listing and reading;
+EINVAL: it has no meaning now (speed of a link that is down, an empty GID slot); EOPNOTSUPP: the driver does
+not implement it (``phys_port_name``)."""
 
 _ATTRIBUTE_BYTES = 4096
 """A sysfs attribute is at most one page; those read here are one short line."""
@@ -160,7 +154,7 @@ class PseudoFiles:
         except OSError as error:
             self._warn_unless_no_fact(folder, error)
             return found
-        try:
+        with closing_fd(fd):
             for name in names:
                 try:
                     target = os.readlink(name, dir_fd=fd)
@@ -169,8 +163,6 @@ class PseudoFiles:
                 else:
                     if self._is_utf8(f"{folder}/{name}", target):
                         found[name] = target
-        finally:
-            os.close(fd)
         return found
 
     def entries(self, path: str) -> list[str]:
@@ -258,6 +250,14 @@ def _one_line(text: str) -> str:
     return text if len(text) <= _LONGEST_WARNING else f"{text[: _LONGEST_WARNING - 3]}..."
 
 
+@contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def printable(text: str) -> str:
     """``text`` with U+FFFD for every character that would not print."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
@@ -292,6 +292,11 @@ _OF_PROCESS = re.compile(r"/proc/(\d+/.*)")
 
 class _NodeProc:
     root = _OWN
+
+
+def sees_node(procfs: PseudoFiles) -> bool:
+    """Whether these are the node's processes, of which the second is the kernel's, not those of a container."""
+    return procfs.text("2/comm") == "kthreadd"
 
 
 def use_node_proc(root: Path) -> None:
@@ -403,13 +408,10 @@ def write_sysctl(path: str, value: str) -> str:
 
 
 def _write_file(full: str, value: bytes) -> None:
-    descriptor = os.open(full, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(full, os.O_WRONLY | os.O_CLOEXEC)) as descriptor:
         # The kernel accepts an empty write and does nothing.
         if not value or os.write(descriptor, value) != len(value):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    finally:
-        os.close(descriptor)
 
 
 def read_link_sysctls(ifname: str) -> dict[str, str]:
@@ -436,16 +438,10 @@ def link_sysctl_path(ifname: str, key: str) -> str:
 
 
 def _read_folder(folder: str, ifname: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    place = os.open(f"{find_node_proc(SYSCTLS)}/{folder}/{ifname}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in _list_settable(folder):
-            value = _read_if_readable(name, place)
-            if value is not None:
-                found[f"{folder}/{name}"] = value
-    finally:
-        os.close(place)
-    return found
+    path = f"{find_node_proc(SYSCTLS)}/{folder}/{ifname}"
+    with closing_fd(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as place:
+        values = ((name, _read_if_readable(name, place)) for name in _list_settable(folder))
+        return {f"{folder}/{name}": value for name, value in values if value is not None}
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.discovery.hardware import read_numa_nodes
-from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles, sees_node
 from dranet.model.cpus import CpuLayout, format_cpu_list, mask_to_cpus, parse_cpu_list, parse_cpu_mask
 
 # --- CPUs of the node -----------------------------------------------------------------------------------
@@ -156,14 +156,12 @@ def _explain(irq: int, cpu_list: str, error: OSError) -> KernelError:
 # (``--banirq``, ``--banmod``).
 
 _NAME = "irqbalance"
-_KERNEL_THREADS = "kthreadd"
-"""Process 2 of the node, and of no container."""
 _BAN_IRQ, _BAN_MODULE = ("-i", "--banirq"), ("-m", "--banmod")
 
 
 def find_balancer(procfs: PseudoFiles, sysfs: PseudoFiles, pci_address: str, irqs: Collection[int]) -> str:
     """Why the interrupts of a function are not ours to place; empty where they are."""
-    if procfs.text("2/comm") != _KERNEL_THREADS:
+    if not sees_node(procfs):
         return (
             "the driver does not see the node's processes, so whether irqbalance runs is unknown; give "
             "it hostPID: true, or the node's /proc by --procfs-root"
