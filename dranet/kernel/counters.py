@@ -115,10 +115,6 @@ def parse_link_counters(payload: bytes) -> dict[str, int]:
     return counters
 
 
-def get_counted_link_request(ifindex: int) -> Request:
-    return Request(RTM_GETLINK, link_header(ifindex), operation="get link", link=str(ifindex))
-
-
 # --- packets dropped by rate limits, which a link itself does not count ---------------------------------
 
 _TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
@@ -341,8 +337,10 @@ def _read_link_counters(ifindexes: Iterable[int]) -> dict[int, dict[str, int]]:
     wanted = sorted(set(ifindexes))
     if not wanted:
         return {}
+    # Without a filter of what to leave out a link comes with its counters.
+    requests = [Request(RTM_GETLINK, link_header(index), 0, "get link", str(index)) for index in wanted]
     with NetlinkSocket.open() as rtnl:
-        outcomes = rtnl.batch([get_counted_link_request(ifindex) for ifindex in wanted])
+        outcomes = rtnl.batch(requests)
     return {
         ifindex: decode(parse_link_counters, outcome[0].payload)
         for ifindex, outcome in zip(wanted, outcomes, strict=True)

@@ -295,7 +295,7 @@ class _NodeProc:
 
 
 def sees_node(procfs: PseudoFiles) -> bool:
-    """Whether these are the node's processes, of which the second is the kernel's, not those of a container."""
+    """Whether these are the node's processes, the second of which is the kernel's, or a container's."""
     return procfs.text("2/comm") == "kthreadd"
 
 
