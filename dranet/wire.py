@@ -188,13 +188,10 @@ class Code(IntEnum):
     OK = 0
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
     INTERNAL = 13
-    UNAVAILABLE = 14
 
 
 class FrameType(IntEnum):

@@ -64,7 +64,7 @@ class LinkTable:
         names = dict(decode_all(parse_link_name, payloads, []))  # what is odd here warns below, once
         shown = set(names.values()).intersection(sysfs.entries("class/net"))
         surroundings = Surroundings(
-            addresses=_read_all_addresses(rtnl, names, sysfs.warnings),
+            addresses=_read_addresses(rtnl, [0], names, sysfs.warnings),
             homes=sysfs.homes("class/net", sorted(shown)),
         )
         links = _parse_and_complete(rtnl, payloads, surroundings, sysfs.warnings)
@@ -83,8 +83,9 @@ class LinkTable:
             found |= _read_links(rtnl, wanted)
             wanted = self._partners(found.values()) - asked
         names = dict(decode_all(parse_link_name, found.values(), []))
+        with_addresses = names if len(names) <= FEW_LINKS else [0]
         surroundings = Surroundings(
-            addresses=_read_addresses(rtnl, names, sysfs.warnings),
+            addresses=_read_addresses(rtnl, with_addresses, names, sysfs.warnings),
             homes=sysfs.homes("class/net", tuple(names.values())),
         )
         links = _parse_and_complete(rtnl, found.values(), surroundings, sysfs.warnings)
@@ -174,34 +175,21 @@ def _may_be_pinned(link: Link) -> bool:
 
 
 def _read_addresses(
-    rtnl: NetlinkSocket, names: Mapping[int, str], warnings: list[str]
+    rtnl: NetlinkSocket, ifindexes: Iterable[int], names: Mapping[int, str], warnings: list[str]
 ) -> Mapping[int, tuple[Address, ...]]:
-    if len(names) > FEW_LINKS:
-        return _read_all_addresses(rtnl, names, warnings)
-    return {ifindex: _read_addresses_of(rtnl, ifindex, names, warnings) for ifindex in names}
-
-
-def _read_addresses_of(
-    rtnl: NetlinkSocket, ifindex: int, names: Mapping[int, str], warnings: list[str]
-) -> tuple[Address, ...]:
-    try:
-        payloads = rtnl.dump(dump_addresses_request(ifindex))
-    except KernelError as error:
-        if error.errno == errno.ENODEV:
-            return ()  # it went a moment ago; the notification of that is on its way
-        raise
-    found = decode_all(partial(parse_address, names=names), payloads, warnings)
-    return tuple(address for index, address in found if index == ifindex)  # before 5.0: all links'
-
-
-def _read_all_addresses(
-    rtnl: NetlinkSocket, names: Mapping[int, str], warnings: list[str]
-) -> dict[int, tuple[Address, ...]]:
-    payloads = rtnl.dump(dump_addresses_request())
+    """The addresses of these links, each asked for by itself; 0 is all links in one dump."""
     by_link: dict[int, list[Address]] = defaultdict(list)
-    for ifindex, address in decode_all(partial(parse_address, names=names), payloads, warnings):
-        by_link[ifindex].append(address)
-    return {ifindex: tuple(addresses) for ifindex, addresses in by_link.items()}
+    for ifindex in ifindexes:
+        try:
+            payloads = rtnl.dump(dump_addresses_request(ifindex))
+        except KernelError as error:
+            if error.errno == errno.ENODEV:
+                continue  # it went a moment ago; the notification of that is on its way
+            raise
+        for index, address in decode_all(partial(parse_address, names=names), payloads, warnings):
+            if ifindex in (0, index):  # before Linux 5.0 all links' come
+                by_link[index].append(address)
+    return {index: tuple(addresses) for index, addresses in by_link.items()}
 
 
 def _parse_and_complete(
