@@ -433,7 +433,7 @@ def _unpack(packed: bytes) -> bytes:
 
 
 # --- flow control, which keeps an Ethernet fabric with RDMA lossless ------------------------------------
-# PFC from DCB netlink (``netlink.dcb``), which every user may read. ECN from the files that the mlx5 of
+# PFC from DCB netlink (``netlink.tc``), which every user may read. ECN from the files that the mlx5 of
 # NVIDIA's own driver package has below the interface (``ecn/roce_np``, ``ecn/roce_rp``); the kernel's mlx5
 # has them in debugfs, which is not read.
 

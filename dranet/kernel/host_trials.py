@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from dranet.errors import KernelError
@@ -25,16 +25,14 @@ _PROTOCOLS = (socket.NETLINK_ROUTE, 15, 16, 20)
 
 def try_calls() -> dict[str, str]:
     """What the kernel refused, by the name of the rule in the profile: the refusal in words."""
-    return dict(_try_each())
-
-
-def _try_each() -> Iterator[tuple[str, str]]:
+    refusals = {}
     for name, call in _TRIALS.items():
         try:
             call()
         except (KernelError, OSError) as error:
             if is_refusal(error.errno):
-                yield name, str(error)
+                refusals[name] = str(error)
+    return refusals
 
 
 def _enter_own_namespace() -> None:
@@ -55,20 +53,16 @@ def _open_packet_socket() -> None:
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0).close()
 
 
-def _list_programs() -> None:
-    next(iter_program_ids(), None)
-
-
 def _mount_own_sysfs() -> None:
     with NetworkNamespace.current() as own, open_sysfs(own):
         pass
 
 
-_TRIALS: dict[str, Callable[[], None]] = {
+_TRIALS: dict[str, Callable[[], object]] = {
     "socket-netlink": _open_netlink,
     "setns": _enter_own_namespace,
     "mount-sysfs": _mount_own_sysfs,
-    "bpf": _list_programs,
+    "bpf": lambda: next(iter_program_ids(), None),
     "socket-packet": _open_packet_socket,
 }
 

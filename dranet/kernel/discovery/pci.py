@@ -382,6 +382,8 @@ def _parse_information(text: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), printable(value.strip())
 
 
+# --- PCI functions --------------------------------------------------------------------------------------
+
 PCI_DEVICES = "bus/pci/devices"
 
 _BASE_CLASSES = frozenset({0x02, 0x03, 0x12})
