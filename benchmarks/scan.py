@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.measure import Result, Series, time_in_turn, time_ms
 from dranet.driver.publish import Inventory
 from dranet.inventory.policy import Policy
-from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.discovery.watch import EVERYTHING, Changes, ChangeWatch
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
@@ -65,7 +65,7 @@ def run() -> Iterator[Result]:
 
 
 def _scan() -> None:
-    read_node_facts(SYSFS, PROCFS)
+    NodeScanner(SYSFS, PROCFS).read()
 
 
 def _read_with_ip() -> None:

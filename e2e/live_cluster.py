@@ -17,7 +17,7 @@ from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Decision
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from e2e.access import Access, E2eFailed
 from e2e.installation import SYSTEM_NAMESPACE
 from e2e.live_driver import MANAGER, LiveDriver
@@ -71,7 +71,7 @@ class LiveCluster:
     def _read_decisions(self) -> Sequence[Decision]:
         assert self.access.layout is not None
         return take_inventory(
-            read_node_facts(self.access.layout.sysfs_root, self.access.layout.procfs_root), {}
+            NodeScanner(self.access.layout.sysfs_root, self.access.layout.procfs_root).read(), {}
         )
 
     async def start_vendor_driver(self, driver: str) -> None:

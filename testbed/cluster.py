@@ -22,7 +22,7 @@ from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Decision
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from testbed.apiserver.identity import ADMIN, service_account
 from testbed.apiserver.server import ApiServer
 from testbed.driver.process import DriverExit, DriverProcess
@@ -276,7 +276,7 @@ class Testbed:
         }
 
     def _read_decisions(self) -> tuple[Decision, ...]:
-        facts = read_node_facts(self.node.sysfs_root, self.node.procfs_root)
+        facts = NodeScanner(self.node.sysfs_root, self.node.procfs_root).read()
         return take_inventory(facts, {})
 
     # What a person does

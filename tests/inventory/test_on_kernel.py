@@ -8,7 +8,7 @@ import pytest
 
 from dranet.inventory.offer import take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.model.facts import NodeFacts
 from tests.support.namespaces import Namespace
 
@@ -34,7 +34,7 @@ link add pair0 type veth peer name pair1
 @pytest.fixture
 def facts(node: Namespace, tmp_path: Path) -> NodeFacts:
     node.ip_lines(BRIDGED_AND_STACKED)
-    return node.run(lambda: read_node_facts(tmp_path, Path("/proc")))
+    return node.run(lambda: NodeScanner(tmp_path, Path("/proc")).read())
 
 
 def reasons(facts: NodeFacts, policy: Policy = DEFAULT_POLICY) -> dict[str, str]:

@@ -18,7 +18,6 @@ from dranet.kernel.discovery.scan import (
     NodeScanner,
     ProtectedAddress,
     read_default_routes,
-    read_node_facts,
 )
 from dranet.kernel.discovery.watch import EVERYTHING, MANY_LINKS, Changes, ChangeWatch, Patience
 from dranet.kernel.netlink.socket import NetlinkSocket
@@ -121,7 +120,7 @@ async def same_after_rescan(scanner: NodeScanner, watch: ChangeWatch, empty: Pat
     """The kernel tells some things late (a carrier, an operational state), so ask until it has said all."""
     facts = scanner.read(Changes())
     async with asyncio.timeout(60):
-        while (fresh := read_node_facts(empty, empty)) != facts:
+        while (fresh := NodeScanner(empty, empty).read()) != facts:
             facts = rescan(scanner, await changes_or_nothing(watch), facts, fresh)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.netlink.inet import route_contains
 from dranet.kernel.netlink.rtnl import parse_link
 from dranet.kernel.netlink.socket import attribute, attribute_text, attribute_u8, attribute_u32, nested
@@ -60,7 +60,7 @@ route add ::/0 via 2001:db8:1::1 metric 77
 
 
 def scan(namespace: Namespace, sysfs: Path, procfs: Path = Path("/proc")) -> NodeFacts:
-    return namespace.run(lambda: read_node_facts(sysfs, procfs))
+    return namespace.run(lambda: NodeScanner(sysfs, procfs).read())
 
 
 def told_by_ip(entry: dict[str, Any]) -> dict[str, Any]:
@@ -303,7 +303,7 @@ def test_a_namespace_that_never_had_a_route_has_no_default_routes(
 ) -> None:
     bare = make_namespace()
     bare.ip("link", "set", "lo", "down")
-    facts = bare.run(lambda: read_node_facts(tmp_path, tmp_path))
+    facts = bare.run(lambda: NodeScanner(tmp_path, tmp_path).read())
     assert facts.default_routes == ()
     assert [link.ifname for link in facts.links] == ["lo"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from dranet.kernel.discovery.hardware import read_host, read_numa_nodes
 from dranet.kernel.discovery.pci import is_gpu
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.sysfs.files import nearest_pci_address
 from dranet.model.facts import CharDevice, NumaNode, PciFunction, RdmaPort
 from tests.kernel.trees import SWITCH, Tree, read_gpus, read_rdma_devices, write_switch
@@ -274,7 +274,7 @@ def test_a_verbs_node_with_odd_numbers_is_a_warning(tree: Tree) -> None:
 def test_erdma_is_found_through_its_rdma_device(tree: Tree) -> None:
     home = tree.function("pci0000:00/0000:00:08.0", "0x00ff00", "0x1ded", "0x107f")
     tree.rdma_device("erdma_0", home, verbs=0, ndev="eth1")
-    facts = read_node_facts(tree.root, tree.root)
+    facts = NodeScanner(tree.root, tree.root).read()
     assert [device.pci_address for device in facts.rdma_devices] == ["0000:00:08.0"]
     assert [function.address for function in facts.pci_functions] == ["0000:00:08.0"]
 

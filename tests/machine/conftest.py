@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.inventory.build import build_devices
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from testbed.machine.guest import IN_MACHINE
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def facts() -> NodeFacts:
     """One scan of the machine; for modules that change nothing."""
-    return read_node_facts(Path("/sys"), Path("/proc"))
+    return NodeScanner(Path("/sys"), Path("/proc")).read()
 
 
 @pytest.fixture(scope="module")

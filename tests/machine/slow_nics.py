@@ -19,7 +19,7 @@ from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import DranetError
 from dranet.inventory.build import build_devices
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device
 from dranet.model.plan import PreparedClaim
@@ -117,7 +117,7 @@ def host_picture() -> dict[str, dict[str, Any]]:
 
 def read_devices() -> dict[str, Device]:
     """The driver's own view of the NICs, by the name of the interface."""
-    devices = build_devices(read_node_facts(Path("/sys"), Path("/proc")), {})
+    devices = build_devices(NodeScanner(Path("/sys"), Path("/proc")).read(), {})
     return {device.ifname: device for device in devices if device.ifname in NAMES}
 
 

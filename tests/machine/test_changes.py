@@ -17,7 +17,7 @@ import pytest
 
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.discovery.watch import Changes, ChangeWatch
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
@@ -70,7 +70,7 @@ async def notice(act: Callable[[], None], is_done: Callable[[NodeFacts], bool]) 
                 changes = await asyncio.wait_for(watch.wait_changed(), 2.0)
                 told |= changes
                 facts = scanner.read(changes)
-            full = read_node_facts(SYSFS, PROCFS)
+            full = NodeScanner(SYSFS, PROCFS).read()
     return Noticed(told, before, facts)
 
 

@@ -17,7 +17,7 @@ from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.restore import read_link_state
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rdma import (
     attach_rdma,
@@ -70,7 +70,7 @@ def shown(ifname: str) -> dict[str, object]:
 
 
 def scan_devices(held: dict[str, Device] | None = None) -> dict[str, Device]:
-    facts = read_node_facts(Path("/sys"), Path("/proc"))
+    facts = NodeScanner(Path("/sys"), Path("/proc")).read()
     return {device.name: device for device in build_devices(facts, held or {})}
 
 

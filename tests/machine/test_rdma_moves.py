@@ -23,7 +23,7 @@ from dranet.driver.planner import NodeReader
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import decide
-from dranet.kernel.discovery.scan import read_node_facts
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
 from dranet.model.parameters.network import NetworkConfig
@@ -65,7 +65,7 @@ def bench(tmp_path: Path, node: Namespace) -> Iterator[Bench]:
 
 
 def scan(address: str) -> Device:
-    facts = read_node_facts(Path("/sys"), Path("/proc"))
+    facts = NodeScanner(Path("/sys"), Path("/proc")).read()
     return next(device for device in build_devices(facts, {}) if device.pci_address == address)
 
 
@@ -257,7 +257,7 @@ def shown_ipoib() -> list[dict[str, object]]:
 
 @pytest.mark.usefixtures("ipoib")
 def test_an_adapter_with_ipoib_is_offered_as_an_rdma_device_alone() -> None:
-    facts = read_node_facts(Path("/sys"), Path("/proc"))
+    facts = NodeScanner(Path("/sys"), Path("/proc")).read()
     devices = build_devices(facts, {})
     (decision,) = [d for d in decide(devices, facts) if d.device.pci_address == ALONE]
     assert (decision.published, decision.device.kind) == (True, DeviceKind.RDMA)
@@ -323,7 +323,7 @@ def test_a_device_that_ends_with_the_move_of_its_link_is_not_offered_and_not_giv
         kernel_view.raise_links()
         ifname = kernel_view.ifname(MACHINE.function("switched").address)
         kernel_view.run("rdma", "link", "add", "rxe9", "type", "rxe", "netdev", ifname)
-        facts = read_node_facts(Path("/sys"), Path("/proc"))
+        facts = NodeScanner(Path("/sys"), Path("/proc")).read()
         decisions = decide(build_devices(facts, {}), facts)
         (decision,) = [decision for decision in decisions if decision.device.ifname == ifname]
         assert not decision.published

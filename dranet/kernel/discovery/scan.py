@@ -48,11 +48,6 @@ from dranet.model.facts import Address, Link, NodeFacts, ProtectedLink, Route, R
 from dranet.model.uplinks import Routing, is_untold, outputs
 
 
-def read_node_facts(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
-    """Read everything in the calling thread's network namespace, once."""
-    return NodeScanner(sysfs_root, procfs_root).read()
-
-
 class NodeScanner:
     """Scans the node again and again. Not safe for threads, but the thread may be another each time."""
 
