@@ -56,7 +56,7 @@ from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import Authentication, DeviceMetrics, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
@@ -335,13 +335,8 @@ class Services:
 
     @cached_property
     def leases(self) -> Leases:
-        return Leases(
-            self.store,
-            self.attachments,
-            self._announcer,
-            self._metrics,
-            on_links=self._metadata.links_changed,
-        )
+        on_links = self._metadata.links_changed
+        return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:
@@ -520,7 +515,12 @@ class Services:
                 read_metrics=self._build_scraper().render,
             ),
             may_wait=lambda: bool(self.leadership.others),
-            access=self._build_access(),
+            access=Access(
+                self.settings.node_page,
+                self.settings.metrics_authentication,
+                TokenReviews(self._client),
+                self._client.is_own_token,
+            ),
             tls=self._tls,
         )
 
@@ -536,15 +536,6 @@ class Services:
             ),
             CounterReader(self.settings.sysfs_root),
             self.settings.device_metrics if self._reader.is_live else DeviceMetrics.OFF,  # not of a capture
-        )
-
-    def _build_access(self) -> Access:
-        has_tokens = self.settings.metrics_authentication is Authentication.KUBERNETES
-        return Access(
-            self.settings.node_page,
-            self.settings.metrics_authentication,
-            TokenReviews(self._client) if has_tokens else None,
-            self._client.is_own_token,
         )
 
     def _read_findings(self) -> list[Finding]:
