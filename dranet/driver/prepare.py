@@ -187,10 +187,11 @@ class Preparer:
                 await refresh()
             with self._shown.phase(PreparePhase.DECODE):
                 decoded = await asyncio.to_thread(self._decode, claim)
+            leases: Mapping[str, DhcpLease] = {}
             if decoded.dhcp:
                 self._check_runtime()
-            with self._shown.phase(PreparePhase.LEASE) if decoded.dhcp else contextlib.nullcontext():
-                leases = await self._leases.acquire(decoded.dhcp)
+                with self._shown.phase(PreparePhase.LEASE):
+                    leases = await self._leases.acquire(decoded.dhcp)
             try:
                 record = await _run_cancellable(partial(self._plan_and_commit, claim, decoded, leases))
             except Exception:
