@@ -1,9 +1,7 @@
 """Kubernetes' device CEL dialect: evaluate expressions about devices and about values in claims.
 
-One evaluator serves the operator's filter and rules for attributes (:class:`DeviceExpression`), the policy of
-a DeviceClass on values in a claim (:class:`ValueExpression`), and at the desk selectors
-(:mod:`dranet.desk.cel`). The engine (cel-expr-python) is an optional extra and is loaded with the first
-expression.
+The desk evaluates selectors with it (:mod:`dranet.desk.cel`). The engine (cel-expr-python) is an optional
+extra and is loaded with the first expression.
 
 The dialect, as ``k8s.io/dynamic-resource-allocation/cel`` defines it: the variable ``device`` with
 ``driver``, ``attributes``, ``capacity`` and ``allowMultipleAllocations``; an unknown domain is an empty map;

@@ -29,7 +29,7 @@ _TYPES = frozenset(
     {"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint", "optional_type"}
     | {"google.protobuf.Duration", "google.protobuf.Timestamp", "net.IP", "net.CIDR"}
 )
-_OF_LISTS = frozenset({"sum", "min", "max", "isSorted", "includes"})
+_OF_LISTS = ("sum", "min", "max", "isSorted", "includes")
 _PATTERNS = ("matches", "find", "findAll")
 
 
@@ -44,11 +44,8 @@ def find_bad_literal(node: Node) -> str:
 
 
 def find_mixed_literal(node: Node) -> Literal | None:
-    """A list or map whose items are of different types; what may be of any type is a type of its own.
-
-    What ``format`` is given may be mixed.
-    """
-    if isinstance(node, Call) and node.function == "format":
+    """A list or map whose items are of different types; what may be of any type is a type of its own."""
+    if isinstance(node, Call) and node.function == "format":  # what it is given may be mixed
         return None
     if isinstance(node, Literal):
         step = 2 if node.is_map else 1
@@ -58,10 +55,8 @@ def find_mixed_literal(node: Node) -> Literal | None:
 
 
 def check_handed_over(tree: Node) -> None:
-    """Raises NotJudged for what could hand our functions a list with an optional or a type in it.
-
-    The engine cannot convert these for Python, does not notice, and ends the process.
-    """
+    """Raises NotJudged for what could hand our functions a list with an optional or a type in it: the engine
+    cannot convert these for Python, does not notice, and ends the process."""
     nodes = list(iter_nodes(tree))
     if not any(isinstance(node, Call) and node.function in _OF_LISTS for node in nodes):
         return

@@ -1,8 +1,7 @@
 """The CEL engine (cel-expr-python, an optional extra), set up for the device dialect at first use.
 
-What the engine knows by itself is switched on by its own kind of configuration: the extensions that
-Kubernetes has, and comparisons across number types, which its checker refuses and its evaluator knows. The
-rest is declared (:mod:`dranet.cel.library`).
+Its own configuration switches on the extensions that Kubernetes has, and comparisons across number types,
+which its checker refuses and its evaluator knows. The rest is declared (:mod:`dranet.cel.library`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ _TYPE_NAMES = {"duration": "google.protobuf.Duration", "timestamp": "google.prot
 
 
 class Variables(Enum):
-    """What an expression may speak of."""
-
     DEVICE = "device"
     DEVICE_OLDER_FORM = "device, and attributes as in DraNet"
     """Also ``attributes``, a map of :func:`dranet.cel.values.new_attribute` values."""
@@ -60,8 +57,7 @@ class Program(Protocol):
 
 
 def compile_program(expression: str, variables: Variables) -> Program:
-    """Parse and check.
-
+    """
     Raises:
         RuntimeError: the engine's complaint, with the place in the expression.
         CelError: MissingFeature, the engine is not installed.
@@ -77,7 +73,6 @@ def bind(variables: Variables, values: Mapping[str, Any]) -> object:
 
 @cache
 def _environment(variables: Variables) -> Any:
-    """The engine's environments, each made once."""
     try:
         cel: Any = import_module("cel_expr_python.cel")
     except ImportError as error:

@@ -99,11 +99,8 @@ class Expression:
         return self.evaluate(bind(self._dialect.variables, variables))
 
     def evaluate(self, bound: object) -> bool:
-        """The result for the values of a binding (:func:`dranet.cel.engine.bind`).
-
-        Raises:
-            CelError: a key that is not there, a wrong type, a result that is not a bool.
-        """
+        """The result for a binding (:func:`dranet.cel.engine.bind`). Raises CelError for a key that is not
+        there, a wrong type, a result that is not a bool."""
         try:
             return self._evaluate(bound)
         except CelError as error:
@@ -274,9 +271,8 @@ def significant_tokens(expression: str) -> list[str]:
 def with_default_domains(expression: str) -> str:
     """``device.attributes[X]`` -> ``device.attributes[?X].orValue({})``, and so for ``capacity``.
 
-    Kubernetes gives the outer map a default value. The engine takes plain dictionaries only, so the look-up
-    carries the default; ``X in device.attributes`` stays what it is. A name that ``cel.bind`` gives to a
-    whole map is that map.
+    The engine takes plain dictionaries only, so the look-up carries the default that Kubernetes gives the
+    outer map; ``X in device.attributes`` stays. A name that ``cel.bind`` gives to a whole map is that map.
     """
     aliases = _find_aliases(significant_tokens(expression))
     out: list[str] = []
@@ -390,11 +386,7 @@ class DeviceExpression:
         self._names = _older_names(significant_tokens(expression))
 
     def matches(self, attributes: Mapping[str, AttributeScalar | Sequence[AttributeScalar]]) -> bool:
-        """Whether it is true of a device with these attributes, by qualified name.
-
-        Raises:
-            CelError: an attribute that the device lacks, a wrong type, a result that is not a bool.
-        """
+        """Whether it is true of a device with attributes by qualified name. Raises as an evaluation."""
         values = {name: attribute_value(value) for name, value in attributes.items()}
         variables = device_variables(self._driver, values)
         names = attributes.keys() if self._names is None else attributes.keys() & self._names
@@ -403,10 +395,8 @@ class DeviceExpression:
 
 
 def _older_names(tokens: Sequence[str]) -> Collection[str] | None:
-    """The names that an expression in the older form looks up; ``None`` where it may want any of them.
-
-    The engine takes several times as long for all attributes of a device as for the one that is asked for.
-    """
+    """The names that an expression in the older form looks up; ``None`` where it may want any of them. The
+    engine takes several times as long for all attributes of a device as for the one that is asked for."""
     names = set()
     for place, word in enumerate(tokens):
         if word == "attributes" and tokens[place - 1 : place] != ["."]:

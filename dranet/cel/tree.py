@@ -72,11 +72,7 @@ Node = Const | Name | Select | Call | Literal | Loop
 
 
 def parse_tree(serialized: bytes) -> Node:
-    """The tree of an expression that the engine has checked and serialised.
-
-    Raises:
-        NotJudged: it is nested too deeply to be looked at.
-    """
+    """Read what the engine has checked and serialised. Raises NotJudged for one that is nested too deeply."""
     checked = read_fields(_first(read_fields(serialized), _VALUE_OF_ANY, b""))
     pairs = [read_fields(entry) for entry in checked.get(_TYPES, ())]
     found = {_first(pair, 1, 0): _first(pair, 2, b"") for pair in pairs}

@@ -32,9 +32,6 @@ class NotJudged(CelError):
     """The expression cannot be judged here: a cluster may well accept and evaluate it."""
 
 
-_UINT64 = range(2**64)
-
-
 def parse_quantity(text: str) -> int:
     """Parse a Kubernetes quantity into billionths; raises CelError."""
     try:
@@ -56,7 +53,7 @@ class Semver(NamedTuple):
         match = _SEMVER_TEXT.fullmatch(_normalized(text) if normalize else text)
         tail = tuple(match[4].split(".")) if match and match[4] else ()
         numbers = (*match.groups()[:3], *filter(str.isdigit, tail)) if match else ()
-        if not match or any(len(n) > 20 or int(n) not in _UINT64 for n in numbers):
+        if not match or any(len(n) > 20 or int(n) >= 2**64 for n in numbers):
             raise CelError(f"{text!r} is not a semantic version, e.g. 1.2.3")
         return cls(int(match[1]), int(match[2]), int(match[3]), tail)
 
@@ -116,11 +113,7 @@ def new_opaque(kind: str, text: str) -> Any:
 
 
 def text_of(value: Any, kind: str) -> str:
-    """The text of a value, which may be of another kind where the checker knew no type.
-
-    Raises:
-        CelError: it is.
-    """
+    """Raises CelError for a value of another kind, which it may be where the checker knew no type."""
     name = value.DESCRIPTOR.full_name
     if name != kind:
         raise CelError(f"no such overload: expected {kind}, not {name}")
@@ -128,10 +121,7 @@ def text_of(value: Any, kind: str) -> str:
 
 
 def new_attribute(value: object) -> Any:
-    """The engine's value for one attribute as ``k8s.io/api`` has it in Go, with the one field set that fits.
-
-    A list sets none of the four fields that DraNet's filters know.
-    """
+    """One attribute as ``k8s.io/api`` has it in Go, with the one field set that fits; a list sets none."""
     message = _message_class(ATTRIBUTE)()
     for kind, (name, _) in _ATTRIBUTE_FIELDS.items():
         if type(value) is kind:
@@ -140,12 +130,12 @@ def new_attribute(value: object) -> Any:
 
 
 def new_quantity(text: str) -> Any:
-    """Make the engine's value for a Kubernetes quantity; raises CelError."""
+    """Raises CelError for what is no Kubernetes quantity."""
     return new_opaque(QUANTITY, str(parse_quantity(text)))
 
 
 def new_semver(text: str, normalize: bool = False) -> Any:
-    """Make the engine's value for a semantic version; raises CelError."""
+    """Raises CelError for what is no semantic version."""
     return new_opaque(SEMVER, Semver.parse(text, normalize).canonical)
 
 

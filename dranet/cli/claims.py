@@ -68,8 +68,6 @@ class State(StrEnum):
 
 
 class LinkPlace(StrEnum):
-    """Where a link is now."""
-
     POD = "pod"
     HOST = "host"
     GONE = "gone"
@@ -93,8 +91,6 @@ class SeenDevice(Struct, frozen=True):
 
 
 class SeenClaim(Struct, frozen=True):
-    """A claim, as store and kernel have it."""
-
     record: PreparedClaim
     state: State
     devices: tuple[SeenDevice, ...]
@@ -110,11 +106,7 @@ class NodeClaims(Struct, frozen=True):
 
 
 def look(state_dir: Path, boot_id: str) -> NodeClaims:
-    """Read the store and ask the kernel.
-
-    Raises:
-        StoreError: there is no store, it may not be read, or it has records of a newer driver.
-    """
+    """Raises StoreError where there is no store, it may not be read, or has records of a newer driver."""
     path = state_dir / "claims"
     rows, aside = _read_store(path)
     gate = StartGate(state_dir)

@@ -1,7 +1,4 @@
-"""``dranet devices``: what this node offers, what is known of it, and why a device is not offered.
-
-With ``--watch`` it prints the list again on every change, or what has changed, line by line.
-"""
+"""``dranet devices``: what this node offers, what is known of it, and why a device is not offered."""
 
 from __future__ import annotations
 
@@ -105,10 +102,6 @@ def _render(look: NodeView, options: argparse.Namespace, screen: Screen) -> str:
     return "\n".join([*lines, *([""] if lines else []), summarize(look.decisions, options.all)])
 
 
-def _as_table(_: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
-    return _table(_PLACE, _place, shown, screen)
-
-
 def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
     reader = DeviceSummarizer(look.facts)
     gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
@@ -150,19 +143,17 @@ def _table(
     return lines
 
 
-def _as_slices(look: NodeView, _: Sequence[Decision], settings: Settings) -> str:
-    return to_yaml(build_slice_objects(look, settings.driver_name, look.node_name(settings)))
-
-
 _TEXTS: dict[str, Callable[[NodeView, Sequence[Decision], Screen], list[str]]] = {
-    "table": _as_table,
+    "table": lambda _, shown, screen: _table(_PLACE, _place, shown, screen),
     "wide": _as_wide,
     "tree": draw_topology,
 }
 _DOCUMENTS: dict[str, Callable[[NodeView, Sequence[Decision], Settings], str]] = {
     "json": lambda look, shown, _: to_json(describe_devices(look, shown)),
     "yaml": lambda look, shown, _: to_yaml([describe_devices(look, shown)]),
-    "slices": _as_slices,
+    "slices": lambda look, _, settings: to_yaml(
+        build_slice_objects(look, settings.driver_name, look.node_name(settings))
+    ),
 }
 
 

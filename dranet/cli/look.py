@@ -40,11 +40,7 @@ def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) 
 
 
 class Eye:
-    """Looks once or again and again, always by the same settings.
-
-    Raises:
-        SettingsError: a setting is wrong.
-    """
+    """Looks once or again and again by the same settings. Raises SettingsError for a wrong one."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.settings = read_settings(options)
@@ -74,7 +70,6 @@ def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader
 
 
 def make_scanner(settings: Settings) -> NodeScanner:
-    """A scanner of this node that knows the addresses the settings name."""
     scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
     scanner.set_protected_addresses(
         [ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]

@@ -29,7 +29,6 @@ dranet seccomp --write /var/lib/kubelet/seccomp
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare both commands."""
     ready = commands.add_parser(
         "ready",
         help="exit with 0 if the driver of this pod is ready",
@@ -73,11 +72,8 @@ def _run_seccomp(options: argparse.Namespace) -> int:
 
 
 def write_profile(folder: Path, name: str, text: str) -> Path:
-    """Put a profile into a folder; a runtime that reads meanwhile sees the whole of it or nothing.
-
-    Raises:
-        SettingsError: the disk refuses, or another file is in the way.
-    """
+    """A runtime that reads meanwhile sees the whole profile or nothing. Raises SettingsError where the disk
+    refuses, or another file is in the way."""
     from dranet import files  # not for a probe that starts every few seconds
 
     place, content = folder / name, text.encode()

@@ -156,11 +156,7 @@ FONT_FAMILY = "Arimo"
 
 
 def render_png(svg: str) -> bytes:
-    """In light colours, two pixels for each of the SVG.
-
-    Raises:
-        SettingsError: the optional packages are not installed.
-    """
+    """In light colours. Raises SettingsError where the optional packages are not installed."""
     if find_spec("resvg_py") is None or find_spec("fontpkg_arimo") is None:
         raise SettingsError(
             "PNG needs the optional packages of dranet[pictures], which are not installed",

@@ -66,11 +66,8 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 
 def read_capture(file: str, named_by: str) -> Capture:
-    """A capture of at most 64 MiB; ``-`` is standard input. ``named_by`` is the flag that named the file.
-
-    Raises:
-        SettingsError: it cannot be read, is too long, or does not fit.
-    """
+    """A capture of at most 64 MiB; ``-`` is standard input. Raises SettingsError, which names the flag
+    ``named_by``, where it cannot be read, is too long, or does not fit."""
     from dranet.model.capture import MAX_CAPTURE_BYTES, decode_capture  # the daemon rarely needs it
 
     try:

@@ -143,12 +143,8 @@ def _known_name(name: str, known: set[str]) -> str:
 
 
 def read_rules(file: Path, driver: str) -> tuple[OwnAttributes, Stamp]:
-    """The rules of the file as it is now; ``driver`` is what expressions know as ``device.driver``.
-
-    Raises:
-        SettingsError: every problem of the file, each with its place; or an expression needs the CEL engine
-            and it is not installed.
-    """
+    """The rules of the file as it is now; ``driver`` is what expressions know as ``device.driver``. Raises
+    SettingsError with every problem of the file and its place, or where the CEL engine is not installed."""
     from dranet.inventory.rules import parse_rules  # with it comes CEL; most nodes have no such file
 
     text, stamp = _read_text(file)
@@ -182,7 +178,8 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 def _read_text(file: Path) -> tuple[str, Stamp]:
     try:
-        with open(file, "rb", opener=_open_at_once) as stream:
+        # does not block: a pipe without a writer would delay every scan
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             stamp = _stamp_of(os.fstat(stream.fileno()))
             content = stream.read(MAX_FILE_BYTES + 1)
         if len(content) <= MAX_FILE_BYTES:
@@ -192,11 +189,6 @@ def _read_text(file: Path) -> tuple[str, Stamp]:
     except UnicodeDecodeError as error:
         raise SettingsError(f"--attributes-file {file}: not UTF-8 text") from error
     raise SettingsError(f"--attributes-file {file}: has more than {MAX_FILE_BYTES} bytes")
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Do not block: a pipe without a writer would delay every scan."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parse_json(file: Path, text: str) -> tuple[object, Mapping[Place, int]]:

@@ -1,8 +1,7 @@
 """``dranet doctor --bundle``: everything a bug report needs in one archive, without identifying its owner.
 
-What cannot be collected is listed in the manifest with its cause and does not stop the rest. This module
-chooses what goes in, finds the names that people have chosen in it, packs and writes it;
-:mod:`dranet.desk.redact.text` redacts.
+What cannot be collected is listed in the manifest with its cause and does not stop the rest. The names that
+people have chosen are found here; :mod:`dranet.desk.redact.text` redacts.
 """
 
 from __future__ import annotations
@@ -58,11 +57,7 @@ class Piece:
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Before anything is collected.
-
-    Raises:
-        SettingsError: something is there already, or there is no folder that can be written.
-    """
+    """Raises SettingsError where something is there already, or is no folder that can be written."""
     if path.exists() and (not force or not path.is_file()):
         hint = "name another file, or give --force" if path.is_file() else "name a file"
         raise SettingsError(f"--bundle {path}: is there already", hint=hint)
@@ -147,9 +142,6 @@ def write_bundle(
         printed: the findings as text and as the document for programs.
         redacts: names and addresses go.
         progress: for a person who waits.
-
-    Raises:
-        SettingsError: the file cannot be written.
     """
     pieces = list(_collect(settings, found, printed, progress))
     node = found.surroundings.node
@@ -158,7 +150,9 @@ def write_bundle(
         progress("what has to be redacted")
         names = find_names(settings, found, {piece.file: piece.text for piece in pieces})
         node, pieces, counts = _redact(pieces, node, names)
-    pieces.append(Piece("capture.json", "facts of the node's devices", _encode_facts(node, redacts)))
+    source = f"captured by dranet {__version__} for a support bundle{', redacted' if redacts else ''}"
+    facts = encode_capture(Capture(node, source))
+    pieces.append(Piece("capture.json", "facts of the node's devices", facts))
     content = pack(pieces, counts, redacts)
     where = "standard output" if path is None else f"{path}, readable by you alone"
     if path is None:
@@ -253,11 +247,6 @@ def _list_versions(found: Examination) -> dict[str, str]:
         "apiServer": seen.cluster.server_version,
         "runtime": seen.cluster.runtime_version,
     }
-
-
-def _encode_facts(node: NodeFacts, redacts: bool) -> str:
-    source = f"captured by dranet {__version__} for a support bundle{', redacted' if redacts else ''}"
-    return encode_capture(Capture(node, source))
 
 
 def _to_plain(value: Any) -> Any:

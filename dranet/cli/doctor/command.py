@@ -169,11 +169,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_bundle(target: str, *, force: bool) -> None:
-    """Before anything is collected.
-
-    Raises:
-        SettingsError: the bundle cannot go there.
-    """
+    """Raises SettingsError where the bundle cannot go, before anything is collected."""
     from dranet.cli.doctor.bundle import check_target
 
     if target != STANDARD_OUTPUT:
@@ -210,10 +206,7 @@ def _list_ids() -> int:
 
 
 def _parse_ignored(flags: Sequence[str]) -> frozenset[str]:
-    """
-    Raises:
-        SettingsError: no finding has such an id.
-    """
+    """Raises SettingsError for what is no finding's id."""
     names = [name for text in flags for name in text.split(",") if name]
     known = [entry.id for entry in list_entries()]
     for name in names:

@@ -90,10 +90,8 @@ def is_elsewhere(root: Path | None) -> bool:
 
 
 def look_below(settings: Settings, root: Path | None) -> Settings:
-    """The settings with the node's folders where they are seen from here.
-
-    ``/var/run`` is a link to ``/run`` on every node, and would lead out of ``root``.
-    """
+    """The settings with the node's folders where they are seen from here. ``/var/run`` is a link to ``/run``
+    on every node, and would lead out of ``root``."""
     if root is None or not is_elsewhere(root):
         return settings
 
@@ -226,10 +224,7 @@ def _judge_folder(
 
 
 def _look_at(folder: Path, matters: str, fix: str, *, may_be_made: bool, must_be_writable: bool) -> Finding:
-    """
-    Raises:
-        OSError: the folder cannot even be looked at.
-    """
+    """Raises OSError where it cannot even be looked at."""
     if not folder.exists():
         nearest = next(parent for parent in folder.parents if parent.exists())
         may_make = os.access(nearest, os.W_OK) or not is_like_driver()
@@ -385,10 +380,7 @@ def _find_fault(mount: HostMount, path: str, points: Mapping[str, bool]) -> str:
 
 
 def parse_mount_points(mountinfo: str) -> dict[str, bool]:
-    """Where something is mounted, and whether later mounts of the node also appear there.
-
-    ``proc_pid_mountinfo(5)``.
-    """
+    """Where something is mounted, and whether later mounts of the node show there: proc_pid_mountinfo(5)."""
     points = {}
     for line in mountinfo.splitlines():
         fields = line.partition(" - ")[0].split()

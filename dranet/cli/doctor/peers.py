@@ -163,11 +163,7 @@ def _ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iter
 
 
 def parse_running(page: bytes) -> list[Finding]:
-    """Parse ``/readyz?verbose=json``; a part that is not ready is reported once.
-
-    Raises:
-        ValueError: it is not such a page.
-    """
+    """A part that is not ready is reported once. Raises ValueError for what is no such page."""
     document = json.loads(page)
     try:
         features = [parse_finding(data) for data in document["features"]]
@@ -375,11 +371,8 @@ MOST_EVENTS = 500
 
 
 def fetch_events(settings: Settings) -> list[JsonObject]:
-    """The Events that drivers of this name have written, as far as the caller may list them.
-
-    Raises:
-        DranetError: no API server, or no right; the driver's own role has none.
-    """
+    """Those that drivers of this name have written. Raises DranetError where there is no API server, or no
+    right to list them: the driver's own role has none."""
 
     async def fetch() -> Snapshot:
         async with asyncio.timeout(EVENTS_SECONDS), _open_client(settings) as client:
