@@ -228,9 +228,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 LISTS = (
     Function(
-        "isSorted",
-        lambda values: all(a <= b for a, b in pairwise(values)),
-        _lists_of(_SORTABLE, "bool"),
+        "isSorted", lambda values: all(a <= b for a, b in pairwise(values)), _lists_of(_SORTABLE, "bool")
     ),
     Function("sum", sum, _lists_of(_SUMMABLE)),
     _choosing(min, "min"),

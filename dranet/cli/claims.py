@@ -256,7 +256,12 @@ def run(options: argparse.Namespace) -> int:
     node = look(settings.state_dir, read_boot_id(settings.procfs_root))
     claims = [seen for seen in node.claims if not options.claim or _is_named(seen, options.claim)]
     if options.claim and not claims:
-        raise StoreError(_describe_unknown(options.claim, node))
+        is_unreadable = any(options.claim == row.claim_uid for row in node.quarantine)
+        raise StoreError(
+            f"the record of claim {options.claim} cannot be read: see dranet claims"
+            if is_unreadable
+            else f"no claim {options.claim} is prepared on this node"
+        )
     if options.output == "json":
         print_document(json.dumps(build_document(node, claims), indent=2))
     else:
@@ -270,12 +275,6 @@ def run(options: argparse.Namespace) -> int:
 def _is_named(seen: SeenClaim, name: str) -> bool:
     ref, pod = seen.record.claim, seen.record.pod
     return name in (ref.name, f"{ref.namespace}/{ref.name}", ref.uid, pod.uid)
-
-
-def _describe_unknown(name: str, node: NodeClaims) -> str:
-    if any(name == row.claim_uid for row in node.quarantine):
-        return f"the record of claim {name} cannot be read: see dranet claims"
-    return f"no claim {name} is prepared on this node"
 
 
 # --- as text --------------------------------------------------------------------------------------------

@@ -17,13 +17,7 @@ from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
 from dranet.kernel.discovery.watch import EVERYTHING, ChangeWatch, Patience
 from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.pictures.summary import (
-    UNKNOWN,
-    DeviceSummarizer,
-    first_of,
-    nearest_text,
-    summarize,
-)
+from dranet.pictures.summary import UNKNOWN, DeviceSummarizer, first_of, nearest_text, summarize
 from dranet.settings import Settings
 from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document, printable
 from dranet.view.node_view import NodeView, build_slice_objects, describe_devices, to_json, to_yaml
@@ -125,10 +119,7 @@ def _place(device: Device) -> tuple[str, ...]:
 
 
 def _table(
-    header: Sequence[str],
-    cells: Callable[[Device], Sequence[str]],
-    shown: Sequence[Decision],
-    screen: Screen,
+    header: Sequence[str], cells: Callable[[Device], Sequence[str]], shown: Sequence[Decision], screen: Screen
 ) -> list[str]:
     """Held-back devices are muted and have their reason at the end."""
     rows = [[cell or UNKNOWN for cell in cells(decision.device)] for decision in shown]

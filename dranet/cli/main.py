@@ -41,10 +41,7 @@ DESK_COMMANDS = {
 }
 """What people run where their kubeconfig is. Not in the image."""
 
-TESTBED_COMMANDS = {
-    "demo": "testbed.cli.demo",
-    "testbed": "testbed.cli.testbed",
-}
+TESTBED_COMMANDS = {"demo": "testbed.cli.demo", "testbed": "testbed.cli.testbed"}
 """Commands of the distribution dranet-testbed, which ``make setup`` installs from a checkout."""
 
 COMMANDS = NODE_COMMANDS | DESK_COMMANDS | TESTBED_COMMANDS

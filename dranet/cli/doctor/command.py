@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
     if options.bundle:
         _check_bundle(options.bundle, force=options.force)
     root = Path(options.host_root) if options.host_root else None
-    found = examine(settings, root, *([_print_progress] if options.bundle else []))
+    found = examine(settings, root, _print_progress if options.bundle else lambda _: None)
     findings = [
         f for f in sort_for_people(found.findings) if f.id not in ignored or f.severity is Severity.OK
     ]
@@ -165,7 +165,8 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(render(findings, find_screen(), shows_all=options.all)))
     if options.bundle:
         _write_bundle(options, look_below(settings, root), found)
-    return 1 if _is_bad(findings, options.fail_on) else 0
+    worst = WORST_FIRST.index(find_worst(findings))
+    return int(options.fail_on != _NEVER and worst <= WORST_FIRST.index(Severity(options.fail_on)))
 
 
 def _check_bundle(target: str, *, force: bool) -> None:
@@ -175,9 +176,8 @@ def _check_bundle(target: str, *, force: bool) -> None:
     if target != STANDARD_OUTPUT:
         check_target(Path(target), force=force)
     elif sys.stdout.isatty():
-        raise SettingsError(
-            "--bundle -: an archive is nothing for a terminal", hint="name a file, or add > bundle.tgz"
-        )
+        hint = "name a file, or add > bundle.tgz"
+        raise SettingsError("--bundle -: an archive is nothing for a terminal", hint=hint)
 
 
 def _print_progress(what: str) -> None:
@@ -217,12 +217,6 @@ def _parse_ignored(flags: Sequence[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_bad(findings: Sequence[Finding], fail_on: str) -> bool:
-    if fail_on == _NEVER:
-        return False
-    return WORST_FIRST.index(find_worst(findings)) <= WORST_FIRST.index(Severity(fail_on))
-
-
 def build_document(
     findings: Sequence[Finding], settings: Settings, ignored: Collection[str]
 ) -> dict[str, object]:
@@ -251,8 +245,7 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
     shown = [finding for finding in findings if shows_all or finding.severity is not Severity.OK]
     rows = [(finding.severity.value, finding.part, _describe(finding)) for finding in shown]
     header, *lines = format_table(("STATE", "ABOUT", "SEEN"), rows, screen.columns)
-    if shown:
-        yield from header
+    yield from header if shown else ()
     for finding, row in zip(shown, lines, strict=True):
         calm = finding.severity in (Severity.OK, Severity.NOTE)
         yield from row if calm else map(screen.bold, row)

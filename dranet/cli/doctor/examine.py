@@ -54,14 +54,10 @@ class Examination(Struct, frozen=True):
 
     findings: tuple[Finding, ...]
     surroundings: Surroundings
-    driver_answers: bool
 
 
 def examine(settings: Settings, root: Path | None = None, progress: Progress = lambda _: None) -> Examination:
-    """Everything that can be found out now, in the order in which it was asked.
-
-    ``root`` is the node's own file system; it is looked for where it is not given.
-    """
+    """Ask everything now. ``root`` is the node's own file system; it is looked for where it is not given."""
     progress("the running driver")
     running = ask_running_driver(settings)
     progress("the API server")
@@ -81,7 +77,7 @@ def examine(settings: Settings, root: Path | None = None, progress: Progress = l
         *blind,
         *run_checks(surroundings),
     )
-    return Examination(findings, surroundings, running is not None)
+    return Examination(findings, surroundings)
 
 
 def is_elsewhere(root: Path | None) -> bool:
@@ -106,11 +102,7 @@ def look_below(settings: Settings, root: Path | None) -> Settings:
 
 
 def look_around(
-    settings: Settings,
-    cluster: ClusterFacts,
-    running: list[Finding],
-    root: Path | None,
-    blind: list[Finding],
+    settings: Settings, cluster: ClusterFacts, running: list[Finding], root: Path | None, blind: list[Finding]
 ) -> Surroundings:
     """What the checks judge; a part that cannot be read is left empty, and reported in ``blind``."""
     node, offered = NodeFacts(), tuple[Device, ...]()
@@ -141,8 +133,7 @@ def look_around(
 
 def find_shown(running: list[Finding]) -> frozenset[str]:
     """What a running driver is sure of: what works, and how long the runtime waits, be it too short."""
-    sure = (f.id for f in running if f.severity is Severity.OK or (f.id == PATIENCE and f.matters))
-    return frozenset(sure)
+    return frozenset(f.id for f in running if f.severity is Severity.OK or (f.id == PATIENCE and f.matters))
 
 
 def _read_host(
@@ -367,7 +358,6 @@ def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Fi
 
 
 def _find_fault(mount: HostMount, path: str, points: Mapping[str, bool]) -> str:
-    """What is wrong with a folder; empty where nothing is."""
     nearest = next((str(p) for p in (Path(path), *Path(path).parents) if str(p) in points), "/")
     is_within = mount.path.startswith(f"{HOST_PROC}/") and nearest != path
     if nearest == "/" or is_within:

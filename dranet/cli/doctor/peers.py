@@ -41,6 +41,8 @@ MAX_ANSWER_BYTES = 64 << 20
 FEATURES_PATH = "/readyz?verbose=json"
 
 _TOKEN = SERVICE_ACCOUNT_DIR / "token"
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Where a driver that listens on all addresses is reached."""
 
 _MEANS = {
     "driver": "the driver is leaving this node",
@@ -55,8 +57,6 @@ class NotListening(Exception):
 
 
 class Page(NamedTuple):
-    """What the port answers."""
-
     status: int
     body: bytes
     is_certified: bool
@@ -64,7 +64,7 @@ class Page(NamedTuple):
 
 
 def ask_running_driver(settings: Settings) -> list[Finding] | None:
-    """Return its findings; ``None`` where no driver listens."""
+    """Its findings; ``None`` where no driver listens."""
     try:
         page = fetch_page(settings, FEATURES_PATH)
     except NotListening:
@@ -93,7 +93,8 @@ def fetch_page(settings: Settings, path: str) -> Page:
         HTTPException: an answer that is no HTTP.
     """
     host, _, port = settings.bind_address.rpartition(":")
-    connection = http.client.HTTPConnection(_reachable(host.strip("[]")), int(port), timeout=PROBE_SECONDS)
+    host = _LOOPBACK.get(host.strip("[]"), host.strip("[]"))
+    connection = http.client.HTTPConnection(host, int(port), timeout=PROBE_SECONDS)
     with closing(connection):
         try:
             connection.connect()
@@ -107,11 +108,6 @@ def fetch_page(settings: Settings, path: str) -> Page:
             connection.request("GET", path, headers=headers)
             response = connection.getresponse()
             return Page(response.status, response.read(MAX_ANSWER_BYTES), is_certified)
-
-
-def _reachable(host: str) -> str:
-    """The loopback for a driver that listens on all addresses."""
-    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 
 def _speak_tls(sock: socket.socket, certificate: Path) -> tuple[ssl.SSLSocket, bool]:

@@ -40,7 +40,7 @@ def look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = Surroundings(Settings(), NODE, cluster=ClusterFacts("v1.36.0", "v1.36.0"))
 
     def examine(*_: object) -> Examination:
-        return Examination(FINDINGS, seen, driver_answers=False)
+        return Examination(FINDINGS, seen)
 
     monkeypatch.setattr(doctor, "examine", examine)
     monkeypatch.setenv("DRANET_STATE_DIR", str(tmp_path / "state"))
@@ -214,7 +214,7 @@ def test_names_are_found_wherever_objects_are_named() -> None:
     }
     cluster = ClusterFacts(resources=("acme.com/nics", "nvidia.com/gpu"))
     seen = Surroundings(Settings(node_name="n1"), replace(NODE, host=Host("n1.corp")), cluster=cluster)
-    names = find_names(seen.settings, Examination((), seen, False), texts)
+    names = find_names(seen.settings, Examination((), seen), texts)
     expected = {
         "team-a": "namespace",
         "nics": "claim",
@@ -247,7 +247,7 @@ def test_what_people_call_files_volumes_and_resources_is_found_and_usual_names_a
     )
     cluster = ClusterFacts(resources=("nvidia.com/initech_vf", "nvidia.com/gpu"))
     seen = Surroundings(settings, NODE, host, cluster=cluster)
-    names = find_names(settings, Examination((), seen, False), {})
+    names = find_names(settings, Examination((), seen), {})
     kinds = {name: kind for name, kind in names.items() if kind in ("file", "resource", "domain")}
     assert kinds == {
         "initech-admin": "file",

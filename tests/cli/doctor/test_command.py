@@ -56,7 +56,7 @@ def test_in_the_drivers_pod_it_takes_the_charts_settings_unless_others_are_named
 
 
 def found(*findings: Finding) -> Examination:
-    return Examination(findings, Surroundings(), driver_answers=False)
+    return Examination(findings, Surroundings())
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, arguments: tuple[str, ...] = ()) -> int:
