@@ -97,7 +97,6 @@ def _can_be_read(function: str, text: str) -> bool:
 
 @cache
 def _programs() -> dict[str, Any]:
-    """Compile the programs by which the engine itself checks a text."""
     cel: Any = import_module("cel_expr_python.cel")
     env = cel.NewEnv(variables={"text": cel.Type.STRING})
     expressions = {name: f"{name}(text)" for name in _CONVERSIONS} | {"matches": "''.matches(text)"}
@@ -141,10 +140,7 @@ def check_bounds(tree: Node) -> None:
     _measure(tree, MappingProxyType({}))
 
 
-_Known = Mapping[str, Size]
-
-
-def _measure(node: Node, known: _Known) -> Size:
+def _measure(node: Node, known: Mapping[str, Size]) -> Size:
     match node:
         case Const(str() as text):
             return Size(len(text), len(text))
@@ -163,7 +159,7 @@ def _measure(node: Node, known: _Known) -> Size:
     return _measure_call(node, known)
 
 
-def _measure_loop(loop: Loop, known: _Known) -> Size:
+def _measure_loop(loop: Loop, known: Mapping[str, Size]) -> Size:
     start = _measure(loop.start, known)
     if loop.is_binding:
         result = _measure(loop.result, {**known, loop.result_variable: start})
@@ -178,7 +174,7 @@ def _measure_loop(loop: Loop, known: _Known) -> Size:
     return _size(times * step.count + start.count, times * step.weight + start.weight, work)
 
 
-def _measure_call(call: Call, known: _Known) -> Size:
+def _measure_call(call: Call, known: Mapping[str, Size]) -> Size:
     sizes = [_measure(argument, known) for argument in call.args]
     weight = sum(size.weight for size in sizes)
     count = sum(size.count for size in sizes)

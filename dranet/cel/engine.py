@@ -18,7 +18,6 @@ from dranet.errors import Reason
 _EXTENSIONS = ("sets", "lists", "two-var-comprehensions", "optional", "bindings")
 _NOT_IN_POLICIES = ("lists", "bindings")
 """Extensions that selectors have and admission policies have not, or not on every version that we support."""
-_STRINGS = "- {name: strings, version: 2}"
 _NUMBERS = ("int", "uint", "double")
 _ORDERED = ("bool", "string", "bytes", "duration", "timestamp")
 _COMPARISONS = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}
@@ -98,7 +97,7 @@ def _configuration(variables: Variables) -> str:
     lines += [f'  - name: "{name}"' for name in (*_COMPARISONS, "string")]
     left_out = _NOT_IN_POLICIES if variables is Variables.ADMISSION else ()
     extensions = (f"- name: {name}" for name in _EXTENSIONS if name not in left_out)
-    lines += ["extensions:", *extensions, _STRINGS, "functions:"]
+    lines += ["extensions:", *extensions, "- {name: strings, version: 2}", "functions:"]
     for name, word in _COMPARISONS.items():
         pairs = [(a, b) for a in _NUMBERS for b in _NUMBERS] + [(one, one) for one in _ORDERED]
         lines += _overloads(name, ((f"{word}_{a}_{b}", (a, b), "bool") for a, b in pairs))

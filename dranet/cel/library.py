@@ -74,10 +74,7 @@ def declare(cel: Any, functions: Iterable[Function]) -> Iterator[Any]:
         )
 
 
-_Row = tuple[tuple[str, ...], str, bool, Callable[..., object] | None]
-
-
-def _rows(function: Function) -> Iterator[_Row]:
+def _rows(function: Function) -> Iterator[tuple[tuple[str, ...], str, bool, Callable[..., object] | None]]:
     """Overloads with their implementation, or with none where an earlier one brings it.
 
     A value is converted to the result type of the overload that brings the implementation. Where results

@@ -179,12 +179,6 @@ def _loop(fields: Fields, types: _Types) -> Node:
 
 def read_fields(data: bytes) -> Fields:
     fields: Fields = {}
-    for number, value in _iter_fields(data):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _iter_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     place = 0
     while place < len(data):
         key, place = _varint(data, place)
@@ -198,7 +192,8 @@ def _iter_fields(data: bytes) -> Iterator[tuple[int, Any]]:
             case fixed:
                 size = 8 if fixed == 1 else 4
                 value, place = data[place : place + size], place + size
-        yield key >> 3, value
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

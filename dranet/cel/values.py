@@ -1,8 +1,7 @@
 """Values that the engine knows as messages of ours: quantities, versions, addresses, URLs, attributes.
 
 Each kind is one small protobuf message, so that the engine's checker distinguishes them as Kubernetes' does.
-The message holds the canonical text: two values of one kind are equal if their texts are. Errors of CEL are
-defined here because parsing a value is the lowest step that can fail.
+The message holds the canonical text: two values of one kind are equal if their texts are.
 """
 
 from __future__ import annotations

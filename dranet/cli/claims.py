@@ -1,7 +1,4 @@
-"""``dranet claims``: what is prepared and attached on this node, and whether the kernel agrees.
-
-Reads only: the store's records and the kernel, with or without a running driver.
-"""
+"""``dranet claims``: what is prepared and attached on this node, and whether the kernel agrees."""
 
 from __future__ import annotations
 
@@ -384,7 +381,6 @@ def _iter_device(seen: SeenDevice) -> Iterator[str]:
 
 
 def _iter_cpus(steps: Sequence[Step], before: CpuState) -> Iterator[str]:
-    """Which work for the device in the pod, and which did before."""
     for step in steps:
         if isinstance(step, SetCpuLocality):
             asked = [name for name in ("irq", "xps", "rps") if getattr(step, name)]
@@ -406,7 +402,6 @@ _WHERE = {
 
 
 def build_document(node: NodeClaims, claims: Sequence[SeenClaim]) -> dict[str, object]:
-    """What `-o json` prints."""
     return {
         "claims": [_describe(seen) for seen in claims],
         "quarantined": [{"claimUID": row.claim_uid, "why": row.why, "at": row.at} for row in node.quarantine],

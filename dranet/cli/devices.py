@@ -90,7 +90,6 @@ def _shown(look: NodeView, shows_all: bool) -> Sequence[Decision]:
 
 
 def _render(look: NodeView, options: argparse.Namespace, screen: Screen) -> str:
-    """The list and the summary below it."""
     shown = _shown(look, options.all)
     lines = _TEXTS[options.output](look, shown, screen) if shown else []
     return "\n".join([*lines, *([""] if lines else []), summarize(look.decisions, options.all)])
@@ -159,7 +158,7 @@ Show = Callable[[NodeView], None]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What became of one device between two looks. ``word`` is ``here`` in the first one."""
+    """What became of one device between two looks."""
 
     word: str
     name: str
@@ -191,9 +190,8 @@ def _describe_change(decision: Decision) -> str:
 
 
 def _changes(old: Decision, new: Decision) -> list[str]:
-    changes = []
-    if (old.published, old.published or old.reason) != (new.published, new.published or new.reason):
-        changes.append(f"{_describe_change(old)} -> {_describe_change(new)}")
+    states = [_describe_change(old), _describe_change(new)]
+    changes = [" -> ".join(states)] if states[0] != states[1] else []
     before, after = old.device.attributes, new.device.attributes
     return changes + [
         f"{name}: {_value(before.get(name))} -> {_value(after.get(name))}"
@@ -234,14 +232,10 @@ def telling(shows: Callable[[Decision], bool]) -> Show:
     def show(look: NodeView) -> None:
         nonlocal before
         after = [decision for decision in look.decisions if shows(decision)]
-        events = (
-            compare(before, after)
-            if before is not None
-            else (Event("here", decision.device.name, describe(decision)) for decision in after)
-        )
         now = time.strftime("%H:%M:%S")
-        for event in events:
-            print(printable(f"{now}  {event.word:7}  {event.name}  {event.detail}"))
+        for event in compare(before or (), after):
+            word = "here" if before is None else event.word
+            print(printable(f"{now}  {word:7}  {event.name}  {event.detail}"))
         sys.stdout.flush()
         before = after
 

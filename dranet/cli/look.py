@@ -132,7 +132,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Scan and write. The file appears atomically."""
     facts = make_scanner(read_settings(options)).read()
     for warning in facts.warnings:
         print(f"warning: {warning}", file=sys.stderr)

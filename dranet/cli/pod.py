@@ -59,7 +59,6 @@ def _run_ready(options: argparse.Namespace) -> int:
 
 
 def _run_seccomp(options: argparse.Namespace) -> int:
-    """Print the profile, its name, or where it was written."""
     from dranet.security.seccomp import SECCOMP_NAME, render_seccomp_profile
 
     if options.name:

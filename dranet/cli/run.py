@@ -15,7 +15,6 @@ from dranet.view.options import add_settings_flags, settings_from
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command; every flag comes from ``Settings``."""
     parser = commands.add_parser(
         "run",
         help="run the driver on this node",

@@ -269,18 +269,10 @@ _LEGEND = ("NAME", "DEVICE", "LINK", "RDMA", "NUMA", "CPU AFFINITY", "OFFERED")
 
 
 def _legend_row(decision: Decision, names: Mapping[str, str], cpus: Mapping[int, str]) -> tuple[str, ...]:
-    device = decision.device
-    numa = UNKNOWN if device.numa_node is None else str(device.numa_node)
-    affinity = "" if device.numa_node is None else cpus.get(device.numa_node, "")
-    return (
-        names[device.name],
-        device.name,
-        device.ifname or UNKNOWN,
-        device.rdma_device or UNKNOWN,
-        numa,
-        affinity or UNKNOWN,
-        "yes" if decision.published else "no",
-    )
+    device, numa = decision.device, decision.device.numa_node
+    place = ("", "") if numa is None else (str(numa), cpus.get(numa, ""))
+    cells = (names[device.name], device.name, device.ifname, device.rdma_device, *place)
+    return (*(cell or UNKNOWN for cell in cells), "yes" if decision.published else "no")
 
 
 def _word_legend(distances: DistanceMatrix) -> Iterator[str]:

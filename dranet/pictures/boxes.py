@@ -44,8 +44,6 @@ class Tone(StrEnum):
 
 
 class Mark(Struct, frozen=True):
-    """The state of a device in this moment."""
-
     pod: str = ""
     """The pod that has it; its box leaves out the namespace."""
     fault: str = ""

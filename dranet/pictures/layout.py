@@ -1,8 +1,7 @@
 """Places everything in the picture: boxes -> shapes (rectangles, lines, texts, blocks of them), in pixels.
 
-The width of a text is known without a font: that of each printable ASCII character is the larger of two, in
-Arial (and Arimo and Liberation Sans, which have its metrics) and in DejaVu Sans, the widest font that
-browsers use for ``sans-serif``.
+Texts are measured without a font: a character is as wide as in Arial (or Arimo and Liberation Sans, with its
+metrics) or in DejaVu Sans, the widest that browsers use for ``sans-serif``, whichever is more.
 
 A group is as wide as its columns need: GPUs on the left, everything else on the right, and between them a bus
 with the name of their distance. Groups without such pairs are half as wide and share a row.
@@ -250,10 +249,7 @@ def build_legend(picture: Picture, width: float) -> Block:
     found = {*picture.distances, *([Distance.SYS] if len(numa) > 1 else [])}
     pills = ((pill(20, 10, far, bold=far <= Distance.PXB), far.meaning) for far in sorted(found))
     words = flow((_entry(sign, 48, f"through {text}", width) for sign, text in pills), width, gap=GAP)
-    legend = Block(width, tones.height + GAP + words.height)
-    legend.put(tones, 0, 0)
-    legend.put(words, 0, tones.height + GAP)
-    return legend
+    return flow([tones, words], width, gap=GAP)
 
 
 _TONE_WORDS = {

@@ -17,8 +17,6 @@ from dranet.terminal import count_of
 
 
 class Look(Struct, frozen=True):
-    """Facts and decisions of one scan."""
-
     facts: NodeFacts
     inventory: tuple[Decision, ...]
     """In the order of publication: preferred devices first."""
@@ -102,7 +100,6 @@ def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> 
 
 
 def leaves(node: TopologyNode) -> tuple[Branch, ...]:
-    """The devices right here."""
     return tuple(Branch("", device=name) for name in node.devices)
 
 
@@ -142,8 +139,6 @@ class DeviceSummary(Struct, frozen=True):
 
 
 class DeviceSummarizer:
-    """The facts of one view, indexed."""
-
     def __init__(self, facts: NodeFacts) -> None:
         self._links = {link.ifname: link for link in facts.links}
         self._functions = {function.address: function for function in facts.pci_functions}

@@ -87,7 +87,6 @@ def _style(light: str, dark: str) -> str:
 
 
 def _scoped(rules: str) -> str:
-    """The rules for pictures alone."""
     return re.sub(r"(^|,)(?=\.)", r"\1svg ", rules, flags=re.MULTILINE)
 
 

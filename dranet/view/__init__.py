@@ -1,5 +1,2 @@
-"""A node as its operator set it up: settings from flags, the policy, a capture, and the devices that follow.
-
-The driver, the node's commands and the desk share it, so that all of them see the same devices. Runs on any
-system: it imports no kernel, kubelet or runtime.
-"""
+"""A node as its operator set it up: the driver, the node's commands and the desk, on any system, see the same
+devices with it."""

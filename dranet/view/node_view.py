@@ -35,8 +35,6 @@ SHAPING_SETTINGS = (
 
 
 class NodeView(Look, frozen=True):
-    """The facts of a node, the driver's decisions about its devices, and the policy behind them."""
-
     policy: Policy
     is_capture: bool = False
 
@@ -85,7 +83,6 @@ def describe_devices(look: NodeView, shown: Iterable[Decision]) -> list[Document
 
 
 def describe(decision: Decision) -> dict[str, Any]:
-    """What a device is, where it sits, and whether it is offered."""
     device = decision.device
     return {
         "name": device.name,
@@ -121,7 +118,6 @@ def to_json(document: object) -> str:
 
 
 def to_yaml(documents: Sequence[object]) -> str:
-    """One YAML document for each, keys in the given order."""
     import yaml  # costs what only this output has to pay
 
     dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper

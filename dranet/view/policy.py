@@ -42,13 +42,11 @@ def load_policy(settings: Settings) -> Policy:
 
 
 class PolicySource:
-    """Keeps the policy fresh. Make it at start; ask it before each scan, from one thread at a time.
+    """Keeps the policy fresh. Make it at start; ask it before each scan, from one thread at a time. Raises as
+    :func:`load_policy`.
 
     The file of attributes is read again when it has changed on disk. A mounted ConfigMap changes by a link
     that points to another folder, so what counts is the file behind all links.
-
-    Raises:
-        SettingsError: as :func:`load_policy`.
     """
 
     def __init__(self, settings: Settings) -> None:

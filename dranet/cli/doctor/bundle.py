@@ -15,7 +15,7 @@ import re
 import secrets
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -137,7 +137,7 @@ def write_bundle(
 
     Args:
         path: the file, looked at by :func:`check_target`; ``None`` is standard output.
-        settings: the driver's.
+        settings: the driver's, with folders as they are seen from here.
         found: what the doctor found out.
         printed: the findings as text and as the document for programs.
         redacts: names and addresses go.
@@ -190,7 +190,7 @@ def _collect(
         (
             "kernel.txt",
             "kernel messages about NICs, RDMA, PCIe and GPUs",
-            lambda: "\n".join(read_kernel_messages()) + "\n",
+            lambda: _lines(read_kernel_messages()),
         ),
     ):
         progress(about)
@@ -230,6 +230,10 @@ def _list_state(folder: Path) -> str:
         found = path.lstat()
         when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
         lines.append(f"{found.st_mode:o} {found.st_size:>10} {when} {path.relative_to(folder)}")
+    return _lines(lines)
+
+
+def _lines(lines: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 

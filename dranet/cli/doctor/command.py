@@ -142,7 +142,6 @@ def _add_bundle(group: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine, print, and return an exit code that shows whether something is amiss."""
     if options.list:
         return _list_ids()
     ignored = _parse_ignored(options.ignore)
@@ -262,13 +261,11 @@ def _describe(finding: Finding) -> str:
     return f"{finding.seen} [{finding.id}]" if has_id else finding.seen
 
 
-def _explain(label: str, text: str, screen: Screen) -> Iterator[str]:
-    if text:
-        start = f"{CONTINUED}{label + ':':<5}"
-        width = max(screen.columns or 110, len(start) + 20)
-        yield from textwrap.wrap(
-            text, width, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False
-        )
+def _explain(label: str, text: str, screen: Screen) -> list[str]:
+    start = f"{CONTINUED}{label + ':':<5}"
+    width = max(screen.columns or 110, len(start) + 20)
+    indent = " " * len(start)
+    return textwrap.wrap(text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _sum_up(findings: Sequence[Finding], *, shows_all: bool) -> str:

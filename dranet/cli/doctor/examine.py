@@ -43,15 +43,12 @@ BLIND = "doctor-blind"
 
 _VAR_RUN = Path("/var/run")
 _AS_ROOT = "Run it as root, or correct --sysfs-root and --procfs-root."
-_CAPTURED = "Leave --facts out to look at this machine alone."
 
 Progress = Callable[[str], None]
 """Called with what is looked at next."""
 
 
 class Examination(Struct, frozen=True):
-    """Everything that was found out, and what it was judged by."""
-
     findings: tuple[Finding, ...]
     surroundings: Surroundings
 
@@ -118,7 +115,8 @@ def look_around(
     if settings.facts_file:
         seen = f"the devices are those of {settings.facts_file}, all else is this machine's"
         why = "Findings about both together may be of neither."
-        blind.append(Finding(VIEW, Severity.NOTE, seen, why, _CAPTURED, BLIND))
+        fix = "Leave --facts out to look at this machine alone."
+        blind.append(Finding(VIEW, Severity.NOTE, seen, why, fix, BLIND))
     host, plugins = _read_host(settings, root or find_root(settings.procfs_root), node)
     return Surroundings(
         settings=settings,
@@ -297,12 +295,13 @@ def judge_rights(settings: Settings) -> list[Finding]:
         return [_not_judged("not root, as the driver is")]
     rights, status = read_rights(), _OWN_PROC / "self/mountinfo"
     mounts = status.read_text(errors="replace") if settings.procfs_root != _OWN_PROC else ""
-    missing = [
-        *_judge_capabilities(rights),
-        *_judge_calls(rights, try_calls()),
-        *(_judge_mounts(settings, parse_mount_points(mounts)) if mounts else ()),
-        *(_judge_gain(rights) if mounts else ()),
-    ]
+    missing = [*_judge_capabilities(rights), *_judge_calls(rights, try_calls())]
+    if mounts:
+        missing += _judge_mounts(settings, parse_mount_points(mounts))
+    if mounts and rights.may_gain:
+        seen = "a program that the driver starts could gain rights"
+        fix = NO_NEW_PRIVILEGES.fix
+        missing.append(Finding(RIGHTS, Severity.NOTE, seen, NO_NEW_PRIVILEGES.matters, fix, GAIN))
     return missing or [ok(RIGHTS, "all that the driver needs", CAPABILITY)]
 
 
@@ -328,12 +327,6 @@ def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding
             seen = f"the kernel or a seccomp profile refuses {', '.join(rule.calls)}: {refused[rule.name]}"
             fix = "use the profile that `dranet seccomp` prints, or add this to yours"
             yield Finding(RIGHTS, severity, seen, rule.without, fix, CALL)
-
-
-def _judge_gain(rights: Rights) -> Iterator[Finding]:
-    if rights.may_gain:
-        seen = "a program that the driver starts could gain rights"
-        yield Finding(RIGHTS, Severity.NOTE, seen, NO_NEW_PRIVILEGES.matters, NO_NEW_PRIVILEGES.fix, GAIN)
 
 
 def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Finding]:

@@ -1,9 +1,8 @@
 """The configuration files of containerd and CRI-O (NRI and CDI) and of the kubelet, for ``dranet doctor``.
 
-The files contain what was written there, not what the running process uses: that is shown by what it calls
-(``runtime/capabilities.py``). Only their own words are taken; defaults differ between versions. The place of
-the kubelet's file differs between distributions; its states (``cpu_manager_state``, ``memory_manager_state``)
-are always in its root folder and name the active policies.
+They have what was written there, not what the running process uses: that is shown by what it calls. Defaults
+differ between versions and are not guessed. The kubelet's file is in many places; its states
+(``cpu_manager_state`` ...) are always in its root folder and name the active policies.
 """
 
 from __future__ import annotations
