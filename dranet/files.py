@@ -83,12 +83,7 @@ def _tighten(folder: Path, mode: int, found: os.stat_result) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Before names in a folder of the driver's own are used.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        NotOurs: it is no folder.
-    """
+    """Before names in a folder of the driver's own are used; FileNotFoundError if nothing is there."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotOurs(_kind(found.st_mode), folder)
@@ -248,11 +243,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
-        self._held = False
-
-    @property
-    def held(self) -> bool:
-        return self._held
+        self.held = False
 
     def is_in_place(self) -> bool:
         """Whether the file that is open here is still the one at the path, so that others meet our lock. A
@@ -265,13 +256,13 @@ class FileLock:
     def try_acquire(self, *, shared: bool = False) -> bool:
         """Take the lock if it is free; a held one stays as it is, shared or not. An exclusive holder writes
         its process id and pod into the file, for :meth:`describe_holder`."""
-        if self._held:
+        if self.held:
             return True
         try:
-            self._held = self._try(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            self.held = self._try(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         except OSError as error:
             raise _unusable(self.path, error) from error
-        return self._held
+        return self.held
 
     def _try(self, kind: int) -> bool:
         while True:
@@ -305,15 +296,15 @@ class FileLock:
         raise AssertionError("waits never end")
 
     def release(self) -> None:
-        if self._held and self._fd is not None:
+        if self.held and self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._held = False
+        self.held = False
 
     def close(self) -> None:
         """Let the lock and the file go; repeatable, and the next ``try_acquire`` opens it again."""
         if self._fd is not None:
             os.close(self._fd)  # the kernel drops the lock with it
-        self._fd, self._held = None, False
+        self._fd, self.held = None, False
 
     def read_holder(self) -> int | None:
         """Process id of the last one that had the lock alone, for messages: in a container of its own it is

@@ -14,10 +14,8 @@ from msgspec import Struct
 
 
 def printable(text: str) -> str:
-    """Escape every character of ``text`` that is not printable or could move the cursor: ``\\x1b``.
-
-    The kernel lets an interface name hold any byte but white space, ``/`` and ``:``.
-    """
+    """Escape every character of ``text`` that is not printable or could move the cursor: ``\\x1b``. The
+    kernel lets an interface name hold any byte but white space, ``/`` and ``:``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -58,10 +56,8 @@ class Screen(Struct, frozen=True):
 
 
 def find_screen() -> Screen:
-    """The terminal on standard output; elsewhere no colours, and no limit but ``COLUMNS``.
-
-    ``NO_COLOR`` (no-color.org) and ``TERM=dumb`` turn colours off.
-    """
+    """The terminal on standard output; elsewhere no colours, and no limit but ``COLUMNS``. ``NO_COLOR``
+    (no-color.org) and ``TERM=dumb`` turn colours off."""
     if not sys.stdout.isatty():
         columns = os.environ.get("COLUMNS", "")
         return Screen(columns=int(columns) if columns.isdecimal() and int(columns) else None)

@@ -90,12 +90,16 @@ class _Hardware(Struct, frozen=True):
         rdma_on = _group_rdma(facts.rdma_devices, held)
         lags = _find_lags(links.values(), functions, rdma_on)
         of_lags = {lag.rdma.name for lag in lags.values()}
+        rdma_under: dict[str, list[RdmaDevice]] = defaultdict(list)
+        for rdma in rdma_on.get("", ()):
+            for ifname in _netdevs(rdma):
+                rdma_under[ifname].append(rdma)
         moves_ipoib = policy.move_ib_interfaces and not facts.rdma_netns_exclusive
         return cls(
             functions,
             _group_links(links, functions, moves_ipoib),
             {address: [d for d in devices if d.name not in of_lags] for address, devices in rdma_on.items()},
-            _group_by_netdev(rdma_on.get("", ())),
+            rdma_under,
             lags,
             gpus,
             frozenset(d.pci_address for d in held.values() if d.kind is not DeviceKind.GPU),
@@ -106,10 +110,8 @@ class _Hardware(Struct, frozen=True):
         )
 
     def pci_devices(self) -> Iterator[Device]:
-        """One device for each network function, and for each other function with a link or RDMA device.
-
-        A function without a kernel driver is also one, so that the reason for its exclusion can be shown.
-        """
+        """One device for each network function, and for each other function with a link or RDMA device; also
+        without a kernel driver, so that the reason for its exclusion can be shown."""
         nics = {f.address for f in self.functions.values() if f.base_class == PCI_CLASS_NETWORK}
         for address in sorted(nics | {*self.links_on, *self.rdma_on} - {""}):
             if address not in self.held_functions:
@@ -118,10 +120,8 @@ class _Hardware(Struct, frozen=True):
                 yield self._device(slices.pci_device_name(address), link, rdma, address)
 
     def link_devices(self) -> Iterator[Device]:
-        """Links without PCI. A name that the rules give twice goes through base32 the second time.
-
-        The node's own links stay bare: attributes of what is never offered have no use.
-        """
+        """Links without PCI. A name that the rules give twice goes through base32 the second time. The node's
+        own links stay bare: attributes of what is never offered have no use."""
         taken: set[str] = set()
         for link in self.links_on.get("", ()):
             name = slices.link_device_name(link.ifname)
@@ -146,7 +146,9 @@ class _Hardware(Struct, frozen=True):
         for address, gpu in sorted(self.gpus.items()):
             function = self.functions.get(address)
             values: _Values = {**slices.describe_address(address)}
-            values |= self._function_values(function) if function else {}
+            if function:
+                values |= slices.describe_pci(function)
+                values |= slices.describe_numa(function.numa_node, self.numa_lists)
             values |= {**slices.describe_versions(None, None, function), **slices.describe_gpu(gpu)}
             fitted = fit_values(values)
             yield replace(_placed_gpu(gpu, function), attributes=fitted.kept, left_out=fitted.left_out)
@@ -195,13 +197,10 @@ class _Hardware(Struct, frozen=True):
         values: _Values = {VIRTUAL: False}
         if address:
             values |= slices.describe_address(address)
-        if function:
-            values |= self._function_values(function)
-            values |= slices.describe_near_gpus(self.near_gpus.of(function))
-        if place:
-            values |= slices.describe_place(place)
-            values |= slices.describe_numa(place.numa_node, self.numa_lists)
-            values |= slices.describe_near_gpus(self.near_gpus.of(place))
+        if at := function or place:
+            values |= slices.describe_pci(function) if function else slices.describe_place(at)
+            values |= slices.describe_numa(at.numa_node, self.numa_lists)
+            values |= slices.describe_near_gpus(self.near_gpus.of(at))
         if link or function:
             values |= slices.describe_sriov(function)
         if link:
@@ -210,10 +209,6 @@ class _Hardware(Struct, frozen=True):
         values |= slices.describe_rdma(rdma, link.ifname if link else "")
         values |= slices.describe_versions(link, rdma, function)
         return fit_values(values)
-
-    def _function_values(self, function: PciFunction) -> _Values:
-        numa = slices.describe_numa(function.numa_node, self.numa_lists)
-        return {**slices.describe_pci(function), **numa}
 
 
 class _Lag(Struct, frozen=True):
@@ -275,11 +270,8 @@ def _index(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, _T]:
 def _group_links(
     links: Mapping[int, Link], functions: Mapping[str, PciFunction], moves_ipoib: bool
 ) -> Mapping[str, Sequence[Link]]:
-    """Links by the function that carries them (empty: none), each in the order of ifindex.
-
-    An IPoIB interface is no device where its adapter's RDMA device moves to the pod: the kernel destroys the
-    interface then.
-    """
+    """Links by the function that carries them (empty: none), each in the order of ifindex. An IPoIB interface
+    is no device where its adapter's RDMA device moves to the pod: the kernel destroys the interface then."""
     grouped: dict[str, list[Link]] = defaultdict(list)
     for index in sorted(links):
         link = links[index]
@@ -301,20 +293,10 @@ def _group_rdma(
     return grouped
 
 
-def _group_by_netdev(devices: Iterable[RdmaDevice]) -> Mapping[str, Sequence[RdmaDevice]]:
-    grouped: dict[str, list[RdmaDevice]] = defaultdict(list)
-    for rdma in devices:
-        for ifname in _netdevs(rdma):
-            grouped[ifname].append(rdma)
-    return grouped
-
-
 def _main_link(address: str, links: Iterable[Link]) -> Link | None:
-    """The link that stands for the function where it has several.
-
-    First one whose parent is the function itself, that is no child of another link, and then the oldest
-    (lowest ifindex): drivers make a function's own link, and its first port, first.
-    """
+    """The link that stands for the function: one whose parent is the function itself, that is no child of
+    another link, and then the oldest (lowest ifindex): drivers make a function's own link, and its first
+    port, first."""
     own = (link for link in links if not is_representor(link) and not is_sub_function(link))
     return min(own, key=lambda k: (k.parent_device != address, bool(k.lower), k.ifindex), default=None)
 

@@ -23,7 +23,6 @@ class DeviceFilter(Protocol):
         Raises:
             CelError: the expression failed on this device; the device is excluded.
         """
-        ...
 
 
 class RuleResult(Struct, frozen=True):
@@ -35,7 +34,6 @@ class RuleResult(Struct, frozen=True):
 class AttributeRules(Protocol):
     def attributes_for(self, device: Device) -> RuleResult:
         """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
-        ...
 
 
 class Policy(Struct, frozen=True, dict=True):

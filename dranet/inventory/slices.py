@@ -122,11 +122,8 @@ def describe_address(address: str) -> Values:
 
 
 def describe_pci(function: PciFunction) -> Values:
-    """Attributes of the PCI function, with or without an interface.
-
-    Names that pci.ids lacks are ``unknown``, as in DraNet, whose device class for EFA asks every device for
-    ``pciDevice`` unguarded.
-    """
+    """Attributes of the PCI function. Names that pci.ids lacks are ``unknown``, as in DraNet, whose device
+    class for EFA asks every device for ``pciDevice`` unguarded."""
     return {
         **describe_address(function.address),
         a.PCI_VENDOR_ID: f"{function.vendor_id:04x}",
@@ -450,11 +447,8 @@ def may_be_gpu(name: str) -> bool:
 
 @lru_cache(maxsize=4096)  # a node full of pods asks for the same thousand names at each scan
 def link_device_name(ifname: str) -> str:
-    """The interface name itself if it is a DNS label, else :func:`encoded_link_name`.
-
-    It meets no name of the other rules: those with a PCI address have at least 16 characters, an
-    interface name at most 15.
-    """
+    """The interface name itself if it is a DNS label, else :func:`encoded_link_name`. It meets no name with a
+    PCI address, which has at least 16 characters: an interface name has at most 15."""
     return ifname if is_device_name(ifname) else encoded_link_name(ifname)
 
 
@@ -464,10 +458,8 @@ def encoded_link_name(ifname: str) -> str:
 
 
 def rdma_device_name(rdma_device: str) -> str:
-    """Name of an RDMA device without PCI address and interface: ``rxe0`` -> ``rdma-rxe0``.
-
-    A kernel name that is no DNS label (``mlx5_0``) goes through base32 like an interface's.
-    """
+    """Name of an RDMA device without PCI address and interface: ``rxe0`` -> ``rdma-rxe0``. A kernel name that
+    is no DNS label (``mlx5_0``) goes through base32 like an interface's."""
     name = f"rdma-{rdma_device}"
     return name if is_device_name(name) else _encoded("rdma-", rdma_device)
 

@@ -167,11 +167,8 @@ def _neighbours(own: NumaNode, ordered: Sequence[NumaNode]) -> list[int]:
 
 
 def carrier(link: Link, functions: Mapping[str, PciFunction]) -> str:
-    """Address of the PCI function that makes up one device with the link, or empty.
-
-    A USB adapter has a PCI function behind it as well, its host controller, which is no NIC: such a link is
-    a device of its own.
-    """
+    """Address of the PCI function that makes up one device with the link, or empty: a USB adapter has a PCI
+    function behind it as well, its host controller, which is no NIC, and is a device of its own."""
     function = functions.get(link.pci_address)
     if function is None or function.base_class == PCI_CLASS_NETWORK or link.parent_bus == "pci":
         return link.pci_address
@@ -205,10 +202,8 @@ class LinkDependencies(Struct, frozen=True):
 
 
 def find_link_dependencies(facts: NodeFacts) -> LinkDependencies:
-    """Walk from each link that the node needs along masters, ports, parents and children, to the end.
-
-    A link that the scan missed (it came while the kernel listed them) still connects its relatives.
-    """
+    """Walk from each link that the node needs along masters, ports, parents and children, to the end. A link
+    that the scan missed (it came while the kernel listed them) still connects its relatives."""
     by_index = {link.ifindex: link for link in facts.links}
     dependencies = _roots(facts, by_index)
     if not dependencies:

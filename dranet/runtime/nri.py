@@ -396,7 +396,8 @@ class NriPlugin:
         self._lock = threading.Lock()
         self._mux: Mux | None = None
         self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
-        self._last_failure = ""
+        self.last_failure = ""
+        """Why the latest connection, or attempt at one, ended; empty before the first."""
         self._session: PluginSession | None = None
         self._last_capabilities = RuntimeCapabilities()
 
@@ -415,13 +416,8 @@ class NriPlugin:
         runtime."""
         was_started = self._thread.ident is not None
         if was_started and not self._thread.is_alive() and not self._stopping.is_set():
-            return f"the thread that answers the runtime is gone: {self._last_failure or 'no word of it'}"
+            return f"the thread that answers the runtime is gone: {self.last_failure or 'no word of it'}"
         return ""
-
-    @property
-    def last_failure(self) -> str:
-        """Why the latest connection, or attempt at one, ended; empty before the first."""
-        return self._last_failure
 
     @property
     def capabilities(self) -> RuntimeCapabilities:
@@ -475,7 +471,7 @@ class NriPlugin:
                     delays = backoff_delays()
             except BaseException as error:
                 # No memory left, or our bug. The node needs the hooks more than it needs us to fall over.
-                self._last_failure = f"internal error: {error!r}"
+                self.last_failure = f"internal error: {error!r}"
                 log.exception("bug next to the NRI connection")
             if self._stopping.is_set() or self._wait(self._stopping, next(delays)):
                 return
@@ -547,7 +543,7 @@ class NriPlugin:
     def _note(self, ending: _Closed) -> None:
         """Notify the hooks of a lost runtime. One that was never there is logged, each reason once and not
         every five seconds."""
-        previous, self._last_failure = self._last_failure, ending.reason
+        previous, self.last_failure = self.last_failure, ending.reason
         if self._stopping.is_set():
             return
         if ending.introduced:

@@ -177,10 +177,8 @@ class UnreadableRecord(Struct, frozen=True):
 
 
 class RecordFolder:
-    """Not thread-safe, except :meth:`read`, :meth:`read_generation` and :meth:`read_unreadable`.
-
-    Methods raise ``files.NotOurs`` if something else has one of the names, else OSError if the disk refuses.
-    """
+    """Not thread-safe, except :meth:`read`, :meth:`read_generation` and :meth:`read_unreadable`. Methods
+    raise ``files.NotOurs`` if something else has one of the names, else OSError if the disk refuses."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -211,9 +209,7 @@ class RecordFolder:
 
     def read(self, known: Mapping[str, Stamp], seen: int = -1) -> tuple[int, Rows]:
         """Return the generation and all records as they are in it; the text only of those not yet known.
-
-        Waits a moment for a process that is replacing records, unless it died in generation ``seen``.
-        """
+        Waits a moment for a process that is replacing records, unless it died in generation ``seen``."""
         give_up = time.monotonic() + _STEP_SECONDS
         while True:
             before = self.read_generation()

@@ -12,11 +12,8 @@ from dranet.terminal import printable
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``.
-
-    A record is one line, even if names of pods and hardware contain control characters: they can neither
-    forge a line nor move the reader's cursor.
-    """
+    """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``. A record is one line, even if
+    names of pods and hardware contain control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         context: dict[str, Any] = getattr(record, "context", {})
