@@ -59,10 +59,8 @@ class NotOurs(OSError):
 
 def make_folder(folder: Path, mode: int = FOLDER_MODE, *, is_setting: bool = False) -> None:
     """Make a folder of the driver's own, or take the rights away from it that ``mode`` does not give.
-
     ``is_setting``: the operator has named it, so it may be reached by a link, and its parents are also made.
-    :class:`NotOurs` is also raised for a folder of another user: it could hold anything.
-    """
+    :class:`NotOurs` is also raised for a folder of another user: it could hold anything."""
     if is_setting:
         folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -90,10 +88,8 @@ def check_folder(folder: Path) -> None:
 
 
 def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
-    """The descriptor of a regular file that has no other name.
-
-    ``flags`` as in ``open(2)``; ``O_TRUNC`` would come before the look at what it is.
-    """
+    """The descriptor of a regular file that has no other name. ``flags`` as in ``open(2)``; ``O_TRUNC`` would
+    come before the look at what it is."""
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags | safe, mode)
@@ -136,11 +132,8 @@ def make_file(path: Path, mode: int = FILE_MODE) -> None:
 def replace_file(
     path: Path, temporary: Path, content: bytes, mode: int = FILE_MODE, *, durable: bool = False
 ) -> None:
-    """Readers see the old file or the new one; where ``durable``, also after a power cut.
-
-    ``temporary`` is a name on the same file system that no two writers use at a time; what a crash left there
-    is removed.
-    """
+    """Readers see the old file or the new one; where ``durable``, also after a power cut. ``temporary`` is a
+    name on the same file system that no two writers use at a time; what a crash left there is removed."""
     stage_file(path, temporary, content, mode, durable=durable)
     reached(Failpoint.PREPARE_FILE_STAGED)
     temporary.replace(path)
@@ -230,11 +223,9 @@ _FLOCK = struct.Struct("hhqqi0q")
 
 
 class FileLock:
-    """An ``flock(2)`` on one file, shared or exclusive.
-
-    Not thread-safe: threads must first hold an in-process lock. The file is opened once and stays open
-    until :meth:`close`; when another file has taken its place, that one is opened.
-    """
+    """An ``flock(2)`` on one file, shared or exclusive. Not thread-safe: threads must first hold an
+    in-process lock. The file is opened once and stays open until :meth:`close`; when another file has taken
+    its place, that one is opened."""
 
     pod_uid: ClassVar[str] = ""
     """The pod of this process, which sets it when it starts, for the messages of processes that wait for its
@@ -327,10 +318,8 @@ class FileLock:
 
 
 def is_lock_held(path: Path) -> bool:
-    """Whether another process holds this lock. Looking makes no file: without a file the lock is free.
-
-    Shares the lock for a moment, so a process that wants it exclusively asks more than once.
-    """
+    """Whether another process holds this lock. Looking makes no file: without a file the lock is free. Shares
+    the lock for a moment, so a process that wants it exclusively asks more than once."""
     try:
         fd = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -349,11 +338,9 @@ def is_lock_held(path: Path) -> bool:
 
 
 class NamedLocks:
-    """Exclusive locks by name on one file, for the tasks of an event loop and across processes.
-
-    A name is a byte of the file, by 62 bits of its hash, so that two names do not meet. Every :meth:`hold`
-    opens the file again, so that two of one process exclude each other as well.
-    """
+    """Exclusive locks by name on one file, for the tasks of an event loop and across processes. A name is a
+    byte of the file, by 62 bits of its hash, so that two names do not meet. Every :meth:`hold` opens the file
+    again, so that two of one process exclude each other as well."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

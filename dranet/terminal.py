@@ -105,11 +105,9 @@ def cut(text: str, columns: int | None) -> str:
 def format_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | None = None
 ) -> list[list[str]]:
-    """Left-aligned columns, two spaces apart: the lines of the header, then those of each row.
-
-    A row that is too long continues below itself, indented: a last cell on its own wraps next to the others
-    while that is readable; columns that do not fit at all come as further lines of every row.
-    """
+    """Left-aligned columns, two spaces apart: the lines of the header, then those of each row. A row that is
+    too long continues below itself, indented: a last cell on its own wraps next to the others while that is
+    readable; columns that do not fit at all come as further lines of every row."""
     table = [tuple(map(printable, row)) for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     groups = _fold(widths, len(header[-1]), columns)

@@ -312,11 +312,9 @@ def _netdevs(rdma: RdmaDevice) -> set[str]:
 
 
 def _kind(link: Link | None, rdma: RdmaDevice | None, function: PciFunction | None) -> DeviceKind:
-    """RDMA-only needs more than a link out of sight: RoCE always has one, perhaps in another namespace.
-
-    The exception is RDMA over Ethernet on a function that is no network function by its class (Alibaba's
-    eRDMA, 00ff): its link is another device's.
-    """
+    """RDMA-only needs more than a link out of sight: RoCE always has one, perhaps in another namespace. The
+    exception is RDMA over Ethernet on a function that is no network function by its class (Alibaba's eRDMA,
+    00ff): its link is another device's."""
     if link is not None or rdma is None:
         return DeviceKind.NIC
     is_roce = any(port.link_layer == "Ethernet" for port in rdma.ports)

@@ -494,11 +494,9 @@ def find_loss(rdma: RdmaDevice, function: PciFunction | None, kernel: str) -> st
 
 
 def find_immobility(rdma: RdmaDevice, function: PciFunction | None) -> str:
-    """Why the RDMA device cannot move between namespaces, as exclusive mode demands, or empty.
-
-    The kernel asks for ``disassociate_ucontext``, which EFA does not have, nor rxe in Linux 6.12, and refuses
-    the move with EOPNOTSUPP.
-    """
+    """Why the RDMA device cannot move between namespaces, as exclusive mode demands, or empty. The kernel
+    asks for ``disassociate_ucontext``, which EFA does not have, nor rxe in Linux 6.12, and refuses the move
+    with EOPNOTSUPP."""
     if not rdma.pci_address:
         return "software RDMA (rxe, siw) cannot"
     if function is not None and function.driver in _IMMOBILE_DRIVERS:

@@ -57,10 +57,8 @@ class Policy(Struct, frozen=True, dict=True):
 
     @cached_property
     def judged(self) -> dict[str, tuple[Device, Decision]]:
-        """The cache of ``inventory.offer``, by device name: the device as it was judged, and the decision.
-
-        A policy made by ``replace`` has an empty one.
-        """
+        """The cache of ``inventory.offer``, by device name: the device as it was judged, and the decision. A
+        policy made by ``replace`` has an empty one."""
         return {}
 
 

@@ -36,11 +36,9 @@ _FOLDER_MODE = 0o755
 
 
 class CdiDevice(Struct, frozen=True):
-    """What one device of a claim adds to a container.
-
-    ``char_devices`` become device nodes that the container may read and write. The runtime refuses to start
-    the container when the source of one of ``mounts`` does not exist.
-    """
+    """What one device of a claim adds to a container. ``char_devices`` become device nodes that the container
+    may read and write. The runtime refuses to start the container when the source of one of ``mounts`` does
+    not exist."""
 
     name: str
     char_devices: tuple[CharDevice, ...] = ()

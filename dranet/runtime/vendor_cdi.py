@@ -134,11 +134,9 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def choose_device(
     devices: Iterable[SpecDevice], own: Collection[CharDevice], others: Collection[CharDevice], uuid: str = ""
 ) -> SpecDevice | None:
-    """The device that is the whole GPU and no other.
-
-    ``own`` are the nodes of this GPU alone, without what GPUs share; ``others`` those of the node's other
-    GPUs. The name ``uuid`` is preferred: a number may mean another GPU after a boot.
-    """
+    """The device that is the whole GPU and no other. ``own`` are the nodes of this GPU alone, without what
+    GPUs share; ``others`` those of the node's other GPUs. The name ``uuid`` is preferred: a number may mean
+    another GPU after a boot."""
     fitting = [device for device in devices if _is_whole_gpu(device, own, others)]
     return min(fitting, key=lambda device: _rank(device.name, uuid), default=None)
 

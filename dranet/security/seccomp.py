@@ -51,10 +51,8 @@ class Argument(Struct, frozen=True):
 
 
 class SyscallRule(Struct, frozen=True):
-    """A group of system calls that are let through, or answered with ``errno``.
-
-    ``cases``: sets of conditions on the arguments, of which one must hold; without any it always does.
-    """
+    """A group of system calls that are let through, or answered with ``errno``. ``cases``: sets of conditions
+    on the arguments, of which one must hold; without any it always does."""
 
     name: str
     calls: tuple[str, ...]

@@ -82,10 +82,8 @@ class ClaimStore:
     # --- opening and closing ----------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open or create the folder and read every record. One bad record never blocks another.
-
-        Where the disk refuses writes, memory shows what is there, and the folder is opened later.
-        """
+        """Open or create the folder and read every record. One bad record never blocks another. Where the
+        disk refuses writes, memory shows what is there, and the folder is opened later."""
         try:
             files.make_folder(self._path.parent, is_setting=True)
         except OSError as error:

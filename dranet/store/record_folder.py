@@ -378,10 +378,8 @@ class RecordFolder:
             self._step_to(odd=False)
 
     def set_aside(self, claim_uid: str, text: str) -> bool:
-        """Rename a record that cannot be decoded; return whether it still had this text.
-
-        An empty file is removed: a power cut leaves it, and the record was of an earlier boot.
-        """
+        """Rename a record that cannot be decoded; return whether it still had this text. An empty file is
+        removed: a power cut leaves it, and the record was of an earlier boot."""
         path = self.path / _name_of(claim_uid)
         try:
             if self._read_row(path.name, _NO_STAMP) != Row(_NO_STAMP, text):
@@ -464,11 +462,8 @@ _PATH_STEP = re.compile(
 
 
 def decode_partially(text: str) -> PreparedClaim | None:
-    """Return the record without its unreadable parts.
-
-    ``None`` if too little is left to restore devices: the pod, the namespace and the host state of each link
-    are needed.
-    """
+    """Return the record without its unreadable parts. ``None`` if too little is left to restore devices: the
+    pod, the namespace and the host state of each link are needed."""
     for _ in range(_MOST_LEFT_OUT):
         try:
             record = decode_record(PreparedClaim, text)
