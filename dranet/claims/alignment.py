@@ -43,7 +43,6 @@ class Pairing(Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The worst and the sum, which compare: the smaller pairing is the better one."""
         return rank(self.distances)
 
 
@@ -59,7 +58,6 @@ def rank(distances: Sequence[Distance | None]) -> tuple[int, int]:
 
 
 def pair(nics: Sequence[Placed], gpus: Sequence[Placed]) -> Pairing:
-    """Every one of ``nics`` with its GPU."""
     return Pairing(choose(nics, gpus, len(nics)))
 
 
@@ -374,7 +372,6 @@ class Verdict(Struct, frozen=True):
 
     @property
     def is_surely_worse(self) -> bool:
-        """Whether it is worse than possible, beyond doubt."""
         return self.is_worse and not self.doubts
 
 
@@ -408,14 +405,15 @@ def _judge_kind(
     if not gpus.gpus:
         yield from (Verdict((), None, None, None, doubts=gpus.doubts) for _ in nics)
         return
-    pairs = pair(nics, gpus.gpus).pairs
+    places = [gpu.device for gpu in gpus.gpus]
+    pairs = pair(nics, places).pairs
     pool = [*map(AlignmentCandidate, nics), *_others(nics, candidates)]
     dislikes = [_OWN] * len(nics) + [_HELD if item.holder else _FREE for item in pool[len(nics) :]]
-    chosen = choose([item.device for item in pool], gpus.gpus, len(nics), dislikes)
+    chosen = choose([item.device for item in pool], places, len(nics), dislikes)
     could_be = _could_be(pairs, chosen)
     free = [found for found in chosen if found.nic >= len(nics)]
     for nic, found, best in zip(nics, pairs, could_be, strict=True):
-        row = tuple(Measured(gpu, distance(nic, gpu)) for gpu in gpus.gpus)
+        row = tuple(Measured(gpu, distance(nic, gpu.device)) for gpu in gpus.gpus)
         is_worse = found.distance is not None and level(best) < found.distance
         choice = _find_better(found, free) if is_worse else None
         better = None

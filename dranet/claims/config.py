@@ -154,7 +154,6 @@ class ConfigProblem(Struct, frozen=True):
 
 
 def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, list[ConfigProblem]]:
-    """The object, or everything that is wrong with the document."""
     try:
         return part.model_validate(document), []
     except ValidationError as error:
@@ -362,7 +361,6 @@ def _origin(path: Path, configs: Sequence[_Config]) -> _Config:
 
 
 def _depth(path: Path, value: object) -> int:
-    """How many steps of the path there are."""
     for depth, step in enumerate(path):
         if isinstance(value, Mapping):
             value = value.get(step)

@@ -23,7 +23,7 @@ one of the file, whichever that is, does not look at it then, and gives up over 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -110,7 +110,6 @@ class Topology(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return 1 + sum(1 + sum(map(_count, cpu.below)) for cpu in self.cpus)
 
 
@@ -134,7 +133,8 @@ def build_topology(
     tree: dict[int, _Branch] = {}
     for device in devices.values():
         branch = tree.setdefault(numa_nodes[device.pci_path[0]], {})
-        for step in _nccl_path(device.pci_path):
+        # Every second step, counted from the function upwards: the function, and the switches above it.
+        for step in device.pci_path[(len(device.pci_path) - 1) % 2 :: 2]:
             branch = branch.setdefault(step, {})
     classes = {address: _CLASSES[device.kind] for address, device in devices.items()}
     affinities = {n.node: format_cpu_mask(parse_cpu_list(n.cpus)) for n in facts.numa_nodes if n.cpus}
@@ -176,11 +176,6 @@ def find_kind(architecture: str, processor: Processor) -> CpuKind | None:
 _Branch = dict[str, "_Branch"]
 
 
-def _nccl_path(path: Sequence[str]) -> Sequence[str]:
-    """Every second step, counted from the function upwards: the function, and the switches above it."""
-    return path[(len(path) - 1) % 2 :: 2]
-
-
 def _find_numa_nodes(devices: Iterable[Device]) -> dict[str, int]:
     """Map each root port to one NUMA node for all functions below it, as NCCL does. A function without a NUMA
     node does not hide that of its neighbours."""
@@ -197,30 +192,22 @@ def _build(
 ) -> tuple[PciNode, ...]:
     nodes = []
     for address, below in sorted(branch.items()):
-        children = _build(below, functions, classes)
-        function = functions.get(address)
-        if function is None:
-            nodes.append(PciNode(address, classes.get(address, BRIDGE_CLASS), below=children))
-        else:
+        ids: tuple[int, int | None, int | None] = (classes.get(address, BRIDGE_CLASS), None, None)
+        if function := functions.get(address):
             ids = function.class_code, function.vendor_id, function.device_id
-            nodes.append(PciNode(address, *ids, children))
+        nodes.append(PciNode(address, *ids, _build(below, functions, classes)))
     return tuple(nodes)
 
 
 def fits(topology: Topology, nics: Iterable[Device], gpus: Collection[Device]) -> bool:
     """Whether NCCL can hold it with what it adds itself for these devices."""
-    added = sorted((_count_added(nic) for nic in nics), reverse=True)[:_MOST_NICS]
-    size = topology.size + sum(added) + _ELEMENTS_PER_GPU * len(gpus) + _SPARE_ELEMENTS
+    are_first = (nic.pci_address == _first_function(nic.pci_address) for nic in nics)
+    added = sorted(_ELEMENTS_PER_NIC if first else _ELEMENTS_PER_OTHER_FUNCTION for first in are_first)
+    size = topology.size + sum(added[-_MOST_NICS:]) + _ELEMENTS_PER_GPU * len(gpus) + _SPARE_ELEMENTS
     return size <= MOST_ELEMENTS and max(_widths(topology)) < MOST_BELOW
 
 
-def _count_added(nic: Device) -> int:
-    is_first = nic.pci_address == _first_function(nic.pci_address)
-    return _ELEMENTS_PER_NIC if is_first else _ELEMENTS_PER_OTHER_FUNCTION
-
-
 def _first_function(address: str) -> str:
-    """Return the first function of the same card."""
     bus, _, _ = address.rpartition(":")
     return f"{bus}{_FIRST_FUNCTION}"
 
@@ -287,13 +274,11 @@ def _render(node: PciNode, indent: int) -> Iterator[str]:
     if node.vendor_id is not None and node.device_id is not None:
         attributes += f' vendor="0x{node.vendor_id:04x}" device="0x{node.device_id:04x}"'
     space = " " * indent
-    if not node.below:
-        yield f"{space}<pci {attributes}/>"
-        return
-    yield f"{space}<pci {attributes}>"
+    yield f"{space}<pci {attributes}{'' if node.below else '/'}>"
     for below in node.below:
         yield from _render(below, indent + 2)
-    yield f"{space}</pci>"
+    if node.below:
+        yield f"{space}</pci>"
 
 
 def parse_topology(text: str) -> Topology:

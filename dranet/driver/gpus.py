@@ -30,7 +30,7 @@ from dranet.cluster.nodes import NodeDevices, NodeView
 from dranet.errors import ClusterError, DranetError
 from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus, find_servers
 from dranet.model.attributes import GPU_UUID, GPU_VENDOR
-from dranet.model.device import Device, is_shared_node
+from dranet.model.device import SHARED_GPU_NODES, Device
 from dranet.model.facts import CharDevice, Gpu
 from dranet.runtime.vendor_cdi import VENDOR_KINDS, VendorSpecs, choose_device
 from dranet.settings import PublishGpus
@@ -75,7 +75,7 @@ class GpuContainers:
 
 
 def own_nodes(nodes: Sequence[CharDevice]) -> tuple[CharDevice, ...]:
-    return tuple(node for node in nodes if not is_shared_node(node.path))
+    return tuple(node for node in nodes if node.path not in SHARED_GPU_NODES)
 
 
 def find_environment(device: Device) -> tuple[tuple[str, str], ...]:

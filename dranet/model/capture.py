@@ -16,14 +16,13 @@ from functools import cache
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from dranet.errors import SettingsError
 from dranet.model.facts import NodeFacts
 
 FORMAT = "dranet.capture/1"
-MAX_PROBLEMS_SHOWN = 10
-
+_MAX_PROBLEMS_SHOWN = 10
 MAX_CAPTURE_BYTES = 64 * 1024 * 1024
 """A node with 10,000 links takes about 8 MiB."""
 
@@ -114,14 +113,9 @@ def _encode(value: Any) -> Any:
     }
 
 
-class _Field(Struct, frozen=True):
-    hint: Any
-    default: Any = NODEFAULT
-
-
 @cache
-def _known_fields(record: type) -> Mapping[str, _Field]:
-    return {field.name: _Field(field.type, field.default) for field in fields(record)}
+def _known_fields(record: type) -> Mapping[str, FieldInfo]:
+    return {field.name: field for field in fields(record)}
 
 
 class _Reading:
@@ -137,7 +131,7 @@ class _Reading:
 
     def _note(self, place: str, problem: str) -> None:
         self.problems += 1
-        if len(self._shown) < MAX_PROBLEMS_SHOWN:
+        if len(self._shown) < _MAX_PROBLEMS_SHOWN:
             self._shown.append(f"{place or 'the document'}: {problem}")
 
     def record(self, kind: type, raw: object, place: str) -> Any:
@@ -148,47 +142,42 @@ class _Reading:
         values = dict(self._fields(_known_fields(kind), raw, place))
         return kind(**values) if self.problems == before else None
 
-    def _fields(self, known: Mapping[str, _Field], raw: _Object, place: str) -> Iterator[tuple[str, object]]:
+    def _fields(
+        self, known: Mapping[str, FieldInfo], raw: _Object, place: str
+    ) -> Iterator[tuple[str, object]]:
         for name in raw.twice:
             self._note(_below(place, name), "given twice")
         for name in (name for name in raw if name not in known):
             self._note(_below(place, name), "unknown field")
         for name, field in known.items():
             if name in raw:
-                yield name, self.value(field.hint, raw[name], _below(place, name))
+                yield name, self.value(field.type, raw[name], _below(place, name))
             elif field.default is NODEFAULT:
                 self._note(_below(place, name), "missing")
 
     def value(self, hint: Any, raw: object, place: str) -> object:
         """``raw`` as the annotation wants it: text, number, truth, tuple, record, or one of them or null."""
         if get_origin(hint) is tuple:
-            return self._elements(get_args(hint)[0], raw, place)
+            if not isinstance(raw, list):
+                return self._refuse(place, "a list", raw)
+            inner = get_args(hint)[0]
+            return tuple(self.value(inner, element, f"{place}[{index}]") for index, element in enumerate(raw))
         if get_origin(hint) in (Union, types.UnionType):
             inner = next(option for option in get_args(hint) if option is not types.NoneType)
             return None if raw is None else self.value(inner, raw, place)
-        scalar = _SCALARS.get(hint)
-        if scalar is None:
+        if hint not in _SCALARS:
             return self.record(hint, raw, place)
-        return raw if scalar.fits(raw) else self._refuse(place, scalar.wanted, raw)
-
-    def _elements(self, hint: Any, raw: object, place: str) -> object:
-        if not isinstance(raw, list):
-            return self._refuse(place, "a list", raw)
-        return tuple(self.value(hint, element, f"{place}[{index}]") for index, element in enumerate(raw))
+        wanted, fits = _SCALARS[hint]
+        return raw if fits(raw) else self._refuse(place, wanted, raw)
 
     def _refuse(self, place: str, wanted: str, raw: object) -> Any:
         self._note(place, f"must be {wanted}, not {_shown(raw)}")
 
 
-class _Scalar(Struct, frozen=True):
-    wanted: str
-    fits: Callable[[object], bool]
-
-
-_SCALARS: Mapping[Any, _Scalar] = {
-    str: _Scalar("text", lambda raw: isinstance(raw, str)),
-    bool: _Scalar("true or false", lambda raw: isinstance(raw, bool)),
-    int: _Scalar("a whole number of at most 64 bits", lambda raw: type(raw) is int and raw in _INTEGERS),
+_SCALARS: Mapping[Any, tuple[str, Callable[[object], bool]]] = {
+    str: ("text", lambda raw: isinstance(raw, str)),
+    bool: ("true or false", lambda raw: isinstance(raw, bool)),
+    int: ("a whole number of at most 64 bits", lambda raw: type(raw) is int and raw in _INTEGERS),
 }
 
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from dranet.model.facts import CharDevice
 
 
-class ClaimRef(Struct, frozen=True):
-    """Which claim: a name can be reused, ``uid`` cannot."""
+class _ObjectRef(Struct, frozen=True):
+    """A name can be reused, ``uid`` cannot."""
 
     namespace: str
     name: str
@@ -27,15 +27,12 @@ class ClaimRef(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-class PodRef(Struct, frozen=True):
+class ClaimRef(_ObjectRef, frozen=True):
+    """Which claim."""
+
+
+class PodRef(_ObjectRef, frozen=True):
     """A pod that a claim is reserved for."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 class ConfigSource(StrEnum):

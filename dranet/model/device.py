@@ -153,7 +153,7 @@ _MEANINGS = {
 
 
 class PodGpu(Struct, frozen=True):
-    """One GPU of a pod. It is :class:`~dranet.model.facts.Placed`."""
+    """One GPU of a pod."""
 
     device: Device
     """As this driver knows it, published or not."""
@@ -164,18 +164,6 @@ class PodGpu(Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.device.name
-
-    @property
-    def pci_path(self) -> tuple[str, ...]:
-        return self.device.pci_path
-
-    @property
-    def pcie_root(self) -> str:
-        return self.device.pcie_root
-
-    @property
-    def numa_node(self) -> int | None:
-        return self.device.numa_node
 
 
 class Doubt(Struct, frozen=True):
@@ -204,26 +192,15 @@ GPU_VARIABLES: Mapping[str, str] = {
 by which a process chooses among the GPUs of its container: ``CUDA_VISIBLE_DEVICES`` and
 ``ROCR_VISIBLE_DEVICES`` count from 0 there."""
 
-_NODE_PREFIXES = (
-    "/dev/nvidia",
-    "/dev/dri/",
-    "/dev/accel/",
-    "/dev/davinci",
-    "/dev/neuron",
-    "/dev/ve",
-    "/dev/hl",
+_NODE_PREFIXES = tuple(
+    f"/dev/{prefix}" for prefix in ("nvidia", "dri/", "accel/", "davinci", "neuron", "ve", "hl")
 )
 
-_SHARED_NODES = frozenset(
-    {
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-        "/dev/nvidia-modeset",
-        "/dev/kfd",
-        "/dev/mkfd",
-    }
+SHARED_GPU_NODES = frozenset(
+    f"/dev/{name}"
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "kfd", "mkfd")
 )
+"""Device nodes that all GPUs of a vendor share, so that they identify none of them."""
 
 _MOUNT_FOLDER = "/var/run/nvidia-container-devices/"
 """NVIDIA's device plugin may name GPUs by mounts of /dev/null to files of their names below it."""
@@ -235,20 +212,10 @@ _CDI_KINDS = frozenset({"gpu", "mig", "gaudi"})
 """The kinds under which whole GPUs are named as their vendor's tools name them. A DRA driver's own specs
 (``k8s.gpu.nvidia.com/device``, ``/claim``) have names of its own, and their GPUs are found by the claim."""
 
-_RESOURCE_VENDORS: Mapping[str, str] = {
-    "nvidia.com": NVIDIA,
-    "amd.com": AMD,
-    "habana.ai": HABANA,
-    "gpu.intel.com": "intel",
-}
+_RESOURCE_VENDORS: Mapping[str, str] = {**_CDI_VENDORS, "gpu.intel.com": "intel"}
 _RESOURCE_KINDS = re.compile(r"gpu|mig-.+|gaudi|i915|xe|gpu\.shared|[sdtqc]px(_nps\d+)?")
 
 _MAX_NAMES = 64
-
-
-def is_gpu_variable(name: str) -> bool:
-    """Whether an environment variable names GPUs."""
-    return name in GPU_VARIABLES
 
 
 def may_be_gpu_node(path: str) -> bool:
@@ -256,13 +223,7 @@ def may_be_gpu_node(path: str) -> bool:
     return path.startswith(_NODE_PREFIXES)
 
 
-def is_shared_node(path: str) -> bool:
-    """Whether all GPUs of a vendor share the device node, so that it identifies none of them."""
-    return path in _SHARED_NODES
-
-
 def names_gpus(destination: str) -> bool:
-    """Whether a mount there names a GPU."""
     return destination.startswith(_MOUNT_FOLDER)
 
 

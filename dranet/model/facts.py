@@ -7,8 +7,8 @@ kernel's ``Documentation/ABI/testing/sysfs-bus-pci``, ``sysfs-class-net``, ``sys
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
+from itertools import takewhile
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -341,17 +341,7 @@ class NodeFacts(Struct, frozen=True):
 class Distance(IntEnum):
     """Ordered: smaller is nearer."""
 
-    PIX = 0
-    """At most one PCIe bridge or switch between them: both hang on ports of the same switch, or are
-    functions of one card."""
-    PXB = 1
-    """Several bridges or switches, all below one root port: traffic does not reach the CPU."""
-    PHB = 2
-    """Different root ports of one host bridge: traffic goes through the CPU's root complex."""
-    NODE = 3
-    """Different host bridges of one NUMA node."""
-    SYS = 4
-    """Different NUMA nodes: traffic crosses the link between CPUs."""
+    PIX, PXB, PHB, NODE, SYS = range(5)
 
     @property
     def meaning(self) -> str:
@@ -395,19 +385,12 @@ def distance(a: Placed, b: Placed) -> Distance | None:
     if not (a.pci_path and b.pci_path and a.pcie_root and b.pcie_root):
         return None
     if a.pcie_root != b.pcie_root:
-        return _numa_distance(a.numa_node, b.numa_node)
-    common = _common_length(a.pci_path, b.pci_path)
+        if a.numa_node is None or b.numa_node is None:
+            return None
+        return Distance.NODE if a.numa_node == b.numa_node else Distance.SYS
+    steps = zip(a.pci_path, b.pci_path, strict=False)
+    common = sum(1 for _ in takewhile(lambda step: step[0] == step[1], steps))
     if common == 0:
         return Distance.PHB
     deepest = max(len(a.pci_path), len(b.pci_path)) - common
     return Distance.PIX if deepest <= 2 else Distance.PXB
-
-
-def _numa_distance(a: int | None, b: int | None) -> Distance | None:
-    if a is None or b is None:
-        return None
-    return Distance.NODE if a == b else Distance.SYS
-
-
-def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -41,7 +41,7 @@ WORST_FIRST = tuple(reversed(Severity))
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at. ``matters`` and ``mend`` are empty where there is nothing to do."""
+    """One thing that was looked at. ``matters`` and ``fix`` are empty where there is nothing to do."""
 
     part: str
     """Whom it is about: ``api``, ``kubelet``, ``runtime``, ``permissions``, ``places``, ..."""
@@ -66,9 +66,7 @@ def ok(part: str, seen: str, id_: str = "") -> Finding:
 
 
 def find_worst(findings: Iterable[Finding]) -> Severity:
-    """The highest severity; OK where there are no findings."""
-    found = {finding.severity for finding in findings}
-    return next((severity for severity in WORST_FIRST if severity in found), Severity.OK)
+    return min((finding.severity for finding in findings), key=WORST_FIRST.index, default=Severity.OK)
 
 
 def parse_finding(data: Mapping[str, Any]) -> Finding:
@@ -107,8 +105,6 @@ class Unseen(Struct, frozen=True):
 
 
 class KernelFacts(Struct, frozen=True):
-    """The running kernel."""
-
     release: str = ""
     config: tuple[tuple[str, str], ...] | None = None
     """The options of interest that are on, with ``y`` or ``m``; ``None``: not readable."""
@@ -249,8 +245,6 @@ class KubeletConfig(Struct, frozen=True):
 
 
 class HostFacts(Struct, frozen=True):
-    """All of it."""
-
     kernel: KernelFacts = KernelFacts()
     pci: tuple[PciFacts, ...] = ()
     tuning: TuningFacts = TuningFacts()

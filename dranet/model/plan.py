@@ -270,8 +270,6 @@ class SetSysctl(AttachStep, frozen=True, tag="set-sysctl"):
 
 
 class SetToken(AttachStep, frozen=True, tag="set-token"):
-    """Set the IPv6 token."""
-
     token: str
 
 
@@ -336,8 +334,6 @@ class AddRoute(AttachStep, frozen=True, tag="add-route"):
 
 
 class AddNeighbour(AttachStep, frozen=True, tag="add-neighbour"):
-    """Add one permanent neighbour."""
-
     neighbour: Neighbour
 
 
@@ -380,7 +376,6 @@ class MoveRdma(AttachStep, frozen=True, tag="move-rdma"):
 
     @property
     def identity(self) -> RdmaIdentity:
-        """Which device moves."""
         return RdmaIdentity(self.rdma_device, self.node_guid, self.pci_address)
 
 
@@ -450,7 +445,6 @@ class AttachPlan(Struct, frozen=True):
 
     @property
     def is_on_top(self) -> bool:
-        """The pod gets a link on top of the device, which stays on the host."""
         return any(isinstance(step, CreateLink) for step in self.steps)
 
 

@@ -65,13 +65,10 @@ class Condition(Struct, frozen=True):
 
     @classmethod
     def failed(cls, condition_type: ConditionType, reason: Reason, message: str) -> Condition:
-        """A False condition for a named error."""
         return cls(condition_type, False, str(reason), message)
 
 
 class AttachedRoute(Struct, frozen=True):
-    """A route as read back from the pod's namespace."""
-
     destination: str
     gateways: tuple[str, ...] = ()
     """Several where it is multipath; none where its neighbours are reached directly."""

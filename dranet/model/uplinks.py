@@ -97,7 +97,6 @@ class Addresses:
     """The addresses of all links, for the question whose a source is; read when it is first asked."""
 
     def __init__(self, read: Callable[[], Mapping[int, Iterable[Address]]]) -> None:
-        """``read`` gives them by ifindex."""
         self._read = read
 
     def owners(self, source: str) -> frozenset[int]:
@@ -115,25 +114,20 @@ class Addresses:
         return frozenset(index for index, _ in inside) if within else frozenset()
 
     @cached_property
-    def _by_link(self) -> Mapping[int, Iterable[Address]]:
-        return self._read()
+    def _all(self) -> Sequence[tuple[int, str]]:
+        return [(index, address.cidr) for index, found in self._read().items() for address in found]
 
     @cached_property
     def _links_of(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = defaultdict(list)
-        for index, addresses in self._by_link.items():
-            for address in addresses:
-                found[address.cidr.partition("/")[0]].append(index)
+        for index, cidr in self._all:
+            found[cidr.partition("/")[0]].append(index)
         return found
 
     @cached_property
     def _interfaces(self) -> Sequence[tuple[int, IPv4Interface | IPv6Interface]]:
-        return [
-            (index, own)
-            for index, addresses in self._by_link.items()
-            for address in addresses
-            if (own := _parse_interface(address.cidr)) is not None
-        ]
+        parsed = ((index, _parse_interface(cidr)) for index, cidr in self._all)
+        return [(index, own) for index, own in parsed if own is not None]
 
 
 def _parse_interface(cidr: str) -> IPv4Interface | IPv6Interface | None:
@@ -148,12 +142,11 @@ def _policy_ways(routing: Routing, get: Get, addresses: Addresses) -> Iterator[t
     tables: dict[tuple[int, int], list[Route]] = defaultdict(list)
     for route in routing.policy_routes:
         if route.type == RTN_UNICAST:
-            tables[_family(route), route.table].append(route)
+            tables[6 if ":" in route.destination else 4, route.table].append(route)
     for rule in routing.rules:
         if routes := tables.get((rule.family, rule.table)):
             ways = list(_ways(rule, routes, get, addresses))
-            why = f"carries traffic of others by routing table {rule.table}"
-            yield from ((route, why) for route in ways)
+            yield from ((route, f"carries traffic of others by routing table {rule.table}") for route in ways)
             tables[rule.family, rule.table] = [route for route in routes if route not in ways]
 
 
@@ -166,7 +159,8 @@ def _ways(rule: RoutingRule, routes: Sequence[Route], get: Get, addresses: Addre
     """
     owners: frozenset[int] = frozenset()
     if rule.source and not rule.inverted:
-        owners = frozenset(i for i in addresses.owners(rule.source) if not _is_loopback(get(i)))
+        found = ((index, get(index)) for index in addresses.owners(rule.source))
+        owners = frozenset(index for index, link in found if link is None or not link.is_loopback)
         if not owners and rule.is_from_one_address:
             yield from (route for route in routes if not (rule.suppresses_default and is_default(route)))
             return
@@ -187,14 +181,6 @@ def _is_own(rule: RoutingRule, index: int, owners: frozenset[int], get: Get) -> 
     names = {rule.input_interface, rule.output_interface} - {""}
     link = get(index) if names else None
     return link is not None and link.ifname in names
-
-
-def _family(route: Route) -> int:
-    return 6 if ":" in route.destination else 4
-
-
-def _is_loopback(link: Link | None) -> bool:
-    return link is not None and link.is_loopback
 
 
 # --- routes and links ----------------------------------------------------------------------------------

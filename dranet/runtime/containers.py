@@ -19,7 +19,7 @@ from msgspec import Struct
 from dranet import files
 from dranet.errors import ProtocolError, SettingsError, StoreError
 from dranet.model.claim import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
-from dranet.model.device import find_cdi_names, is_gpu_variable, may_be_gpu_node, names_gpus
+from dranet.model.device import GPU_VARIABLES, find_cdi_names, may_be_gpu_node, names_gpus
 from dranet.model.facts import CharDevice
 from dranet.pb import nri_pb2
 
@@ -227,7 +227,7 @@ def parse_listed_container(message: nri_pb2.Container, is_our_mount: Callable[[s
         ),
         devices=tuple(device for device in _parse_devices(message) if may_be_gpu_node(device.path)),
         running=message.state in _RUNNING,
-        env={name: value for name, value in _parse_env(message) if is_gpu_variable(name)},
+        env={name: value for name, value in _parse_env(message) if name in GPU_VARIABLES},
         cdi_devices=_parse_cdi_devices(message),
     )
 

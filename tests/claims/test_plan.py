@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.routing import IFA_F_NODAD
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, Route
+from dranet.model.facts import IFA_F_NODAD, Address, Route
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, LinkState, MoveLink, MoveRdma, SetUp
 from dranet.store.record_folder import decode_record, encode_record

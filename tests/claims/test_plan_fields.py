@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.link import plan_rdma_access
-from dranet.claims.plan.routing import IFA_F_NODAD
 from dranet.errors import ClaimError, Reason
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, CharDevice, Neighbour
+from dranet.model.facts import IFA_F_NODAD, Address, CharDevice, Neighbour
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddAddress,

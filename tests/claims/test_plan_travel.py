@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.routing import IFA_F_NODAD
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, Neighbour, Route
+from dranet.model.facts import IFA_F_NODAD, Address, Neighbour, Route
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddAddress,

@@ -31,12 +31,8 @@ from dranet.claims.plan.link import (
     plan_ethtool,
     plan_late_sysctls,
     plan_link,
-    plan_programs,
     plan_properties,
-    plan_rates,
     plan_rdma_move,
-    plan_token,
-    plan_vrf,
 )
 from dranet.claims.plan.routing import (
     check_addresses,
@@ -50,7 +46,7 @@ from dranet.claims.plan.routing import (
 )
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.claim import NcclSettings, WorkloadSettings
-from dranet.model.cpus import CpuLayout, CpuSurroundings, find_local_cpus
+from dranet.model.cpus import CpuSurroundings, find_local_cpus
 from dranet.model.device import Device, DeviceKind
 from dranet.model.parameters.network import NcclConfig, NetworkConfig
 from dranet.model.plan import (
@@ -84,23 +80,15 @@ def plan_cpu_locality(
         return
     if cpus is None:
         raise ValueError(f"near CPUs for {device.name}, and the CPUs of the node were not read")
-    order = _choose(cpus.layout, device)
+    local = find_local_cpus(cpus.layout, device.numa_node)
+    # From another one on for each device: else the first would work for all VFs, which have few queues.
+    start = zlib.crc32(device.name.encode()) % len(local)
+    order = (*local[start:], *local[:start])
     yield SetCpuLocality(order, device.pci_address, bool(wanted.irq), bool(wanted.xps), bool(wanted.rps))
 
 
-def _choose(layout: CpuLayout, device: Device) -> tuple[int, ...]:
-    """The near CPUs, from another one on for each device: otherwise the first ones would work for all virtual
-    functions, which have few queues."""
-    local = find_local_cpus(layout, device.numa_node)
-    start = zlib.crc32(device.name.encode()) % len(local)
-    return (*local[start:], *local[:start])
-
-
-def record_cpus(config: NetworkConfig, cpus: CpuSurroundings | None) -> CpuState | None:
-    """What the host gets back of it."""
-    if cpus is None or not config.cpu_locality.asked:
-        return None
-    return CpuState(cpus.irqs, cpus.queues)
+def _record_cpus(config: NetworkConfig, cpus: CpuSurroundings | None) -> CpuState | None:
+    return CpuState(cpus.irqs, cpus.queues) if cpus and config.cpu_locality.asked else None
 
 
 def check_cpu_locality(
@@ -131,11 +119,7 @@ def _check_interrupts(device: Device, cpus: CpuSurroundings, host: LinkState | N
         yield f"{_PATH}.irq: {cpus.balancer}"
 
 
-_OF_THE_DEFAULT_ROUTE = "auto"
-
-
 def plan_workload(config: NetworkConfig) -> WorkloadSettings:
-    """What the config asks for."""
     nccl = config.nccl
     lines = nccl if nccl.config_file else NcclConfig()
     return WorkloadSettings(
@@ -144,7 +128,7 @@ def plan_workload(config: NetworkConfig) -> WorkloadSettings:
             bool(nccl.config_file),
             lines.gid_index,
             lines.cross_nic,
-            "" if lines.socket_interface == _OF_THE_DEFAULT_ROUTE else lines.socket_interface or "",
+            "" if lines.socket_interface == "auto" else lines.socket_interface or "",
         ),
         ucx_net_devices=bool(config.ucx.net_devices),
         fork_safe=bool(config.rdma.fork_safe),
@@ -205,15 +189,11 @@ def plan_device(
         device.name,
         tuple(_steps(inputs, rdma_exclusive)),
         inputs.pod_ifname,
-        _to_restore(host) if inputs.moves else None,
+        # What cannot be changed would be a third of the record.
+        replace(host, ethtool=replace(host.ethtool, fixed={}, refused={})) if inputs.moves else None,
         lease,
-        record_cpus(config, cpus),
+        _record_cpus(config, cpus),
     )
-
-
-def _to_restore(host: LinkState) -> LinkState:
-    """Drop what cannot be changed, which would be a third of the record."""
-    return replace(host, ethtool=replace(host.ethtool, fixed={}, refused={}))
 
 
 def _plan_without_link(
@@ -222,8 +202,7 @@ def _plan_without_link(
     """An RDMA-only device brings settings of the namespace at most; a GPU brings nothing."""
     is_gpu = device.kind is DeviceKind.GPU
     what = "a GPU" if is_gpu else "RDMA-only"
-    misplaced = config.needs_link or (is_gpu and not config.is_empty)
-    if misplaced:
+    if config.needs_link or (is_gpu and not config.is_empty):
         fields = ", ".join(config.needs_link) or "parameters"
         raise ClaimError(
             f"device {device.name} is {what}: it has no network interface to configure ({fields})",
@@ -240,7 +219,7 @@ def _plan_without_link(
         *plan_late_sysctls(config),
         *plan_rdma_move(device, config, exclusive=rdma_exclusive),
     )
-    return AttachPlan(device.name, steps, cpus=record_cpus(config, cpus))
+    return AttachPlan(device.name, steps, cpus=_record_cpus(config, cpus))
 
 
 def _check(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
@@ -273,10 +252,6 @@ def _steps(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
     yield from plan_ethtool(inputs)
     yield from plan_early_sysctls(inputs)
     yield from plan_properties(inputs)
-    yield from plan_vrf(inputs)
-    yield from plan_token(inputs)
-    yield from plan_programs(inputs)
-    yield from plan_rates(inputs)
     yield from map(AddAddress, plan_addresses(inputs))
     yield SetUp()
     yield from plan_cpu_locality(inputs.device, inputs.config, inputs.cpus)
@@ -300,8 +275,7 @@ def check_pod(plans: Collection[AttachPlan]) -> None:
     Raises:
         ClaimError: InvalidConfig, with every clash and the devices of each.
     """
-    problems = [*_check_names(plans), *_check_vrfs(plans), *_check_sysctls(plans)]
-    if problems:
+    if problems := [*_check_names(plans), *_check_vrfs(plans), *_check_sysctls(plans)]:
         raise ClaimError(
             "; ".join(problems),
             hint="give each device a config of its own, by the name of its request",

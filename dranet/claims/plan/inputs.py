@@ -97,5 +97,4 @@ def default_vrf_table(name: str) -> int:
 
 
 def is_ipv6(text: str) -> bool:
-    """Whether an address or prefix is IPv6."""
     return ":" in text

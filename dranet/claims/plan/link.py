@@ -36,6 +36,7 @@ from dranet.model.plan import (
     SetLink,
     SetSysctl,
     SetToken,
+    Step,
 )
 
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
@@ -51,7 +52,6 @@ _OFFLOAD_SIZES = {
 
 
 def plan_link(inputs: PlanInput) -> MoveLink | CreateLink:
-    """The first step of every plan for a device with a link."""
     if inputs.moves:
         return MoveLink(inputs.pod_ifname, mtu=inputs.mtu, mac=inputs.config.interface.hardware_addr)
     return _plan_sub_link(inputs)
@@ -80,16 +80,9 @@ def _plan_sub_link(inputs: PlanInput) -> CreateLink:
         vlan_id=vlan_id,
         vlan_protocol=protocol,
         mtu=inputs.mtu,
-        mac=_choose_mac(inputs),
+        # Else the kernel chooses, unless a DHCP server knows the link by one that was generated before.
+        mac=interface.hardware_addr or (make_mac(inputs.mac_seed) if interface.dhcp else None),
     )
-
-
-def _choose_mac(inputs: PlanInput) -> str | None:
-    """The claim's; else the kernel's choice, unless a DHCP server knows the link by one generated before."""
-    interface = inputs.config.interface
-    if interface.hardware_addr or not interface.dhcp:
-        return interface.hardware_addr
-    return make_mac(inputs.mac_seed)
 
 
 def make_mac(seed: str) -> str:
@@ -99,37 +92,20 @@ def make_mac(seed: str) -> str:
     return raw.hex(":")
 
 
-def plan_properties(inputs: PlanInput) -> Iterator[SetLink]:
-    """Queue length and offload sizes."""
+def plan_properties(inputs: PlanInput) -> Iterator[Step]:
+    """What the link is to have before its addresses. A burst that the claim leaves open is chosen where the
+    limit is set."""
     interface = inputs.config.interface
-    sizes = {
-        name: getattr(interface, name) for name in _OFFLOAD_SIZES if getattr(interface, name) is not None
-    }
+    sizes = {name: size for name in _OFFLOAD_SIZES if (size := getattr(interface, name)) is not None}
     if sizes or interface.tx_queue_length is not None:
         yield SetLink(tx_queue_length=interface.tx_queue_length, offload_sizes=sizes)
-
-
-def plan_vrf(inputs: PlanInput) -> Iterator[JoinVrf]:
-    """The VRF, with its table chosen."""
-    if inputs.config.interface.vrf:
-        yield JoinVrf(inputs.config.interface.vrf.name, inputs.table)
-
-
-def plan_token(inputs: PlanInput) -> Iterator[SetToken]:
-    """The IPv6 token."""
-    if inputs.config.interface.ipv6.token:
-        yield SetToken(inputs.config.interface.ipv6.token)
-
-
-def plan_programs(inputs: PlanInput) -> Iterator[RemovePrograms]:
-    """BPF programs that go."""
-    if inputs.config.interface.disable_ebpf_programs:
+    if interface.vrf:
+        yield JoinVrf(interface.vrf.name, inputs.table)
+    if interface.ipv6.token:
+        yield SetToken(interface.ipv6.token)
+    if interface.disable_ebpf_programs:
         yield RemovePrograms()
-
-
-def plan_rates(inputs: PlanInput) -> Iterator[LimitRate]:
-    """Rate limits. A burst that the claim leaves open is chosen where the limit is set."""
-    egress, ingress = inputs.config.interface.rate_limit.egress, inputs.config.interface.rate_limit.ingress
+    egress, ingress = interface.rate_limit.egress, interface.rate_limit.ingress
     if egress or ingress:
         yield LimitRate(
             egress_bits_per_second=egress.rate if egress else None,
@@ -141,21 +117,20 @@ def plan_rates(inputs: PlanInput) -> Iterator[LimitRate]:
 
 def check_link(inputs: PlanInput) -> Iterator[str]:
     """Yield the problems that only the link, or the one below it, can show, as "<field path>: ..."."""
-    yield from _check_mac(inputs)
+    interface, host = inputs.config.interface, inputs.host
+    mac, vrf = interface.hardware_addr, interface.vrf
+    if mac and host.mac and len(mac) != len(host.mac):
+        yield f"interface.hardwareAddr: the device has hardware addresses like {host.mac}, not {mac}"
     yield from _check_mtu(inputs)
-    yield from _check_offload_sizes(inputs)
+    for name, path in _OFFLOAD_SIZES.items():
+        size = getattr(interface, name)
+        if size is not None and size > _OFFLOAD_SIZE_MAX:
+            yield f"interface.{path}: must be at most {_OFFLOAD_SIZE_MAX}, not {size}"
     yield from _check_ipv6(inputs)
     if not inputs.moves:
         yield from _check_sub_link(inputs)
-    vrf = inputs.config.interface.vrf
     if vrf and vrf.name == inputs.pod_ifname:
         yield f"interface.vrf.name: {vrf.name} is the name of the interface itself"
-
-
-def _check_mac(inputs: PlanInput) -> Iterator[str]:
-    mac = inputs.config.interface.hardware_addr
-    if mac and inputs.host.mac and len(mac) != len(inputs.host.mac):
-        yield f"interface.hardwareAddr: the device has hardware addresses like {inputs.host.mac}, not {mac}"
 
 
 def _check_mtu(inputs: PlanInput) -> Iterator[str]:
@@ -171,13 +146,6 @@ def _check_mtu(inputs: PlanInput) -> Iterator[str]:
     if most is not None and mtu > most:
         pf = inputs.device.physical_function
         yield f"interface.mtu: must be at most the {most} of the physical function {pf}, not {mtu}"
-
-
-def _check_offload_sizes(inputs: PlanInput) -> Iterator[str]:
-    for name, path in _OFFLOAD_SIZES.items():
-        size = getattr(inputs.config.interface, name)
-        if size is not None and size > _OFFLOAD_SIZE_MAX:
-            yield f"interface.{path}: must be at most {_OFFLOAD_SIZE_MAX}, not {size}"
 
 
 def _check_ipv6(inputs: PlanInput) -> Iterator[str]:
@@ -244,7 +212,9 @@ def check_parents(mine: Sequence[AttachPlan], others: Iterable[tuple[str, Attach
 
 
 def _find_conflicts(one: AttachPlan, other: AttachPlan) -> Iterator[str]:
-    mine, theirs = _sub_link(one), _sub_link(other)
+    mine, theirs = (
+        next((step for step in plan.steps if isinstance(step, CreateLink)), None) for plan in (one, other)
+    )
     if mine is None or theirs is None or mine.parent_ifindex != theirs.parent_ifindex:
         return
     parent, kinds = mine.parent_ifname, {mine.kind, theirs.kind}
@@ -268,10 +238,6 @@ def _find_ipvlan_conflicts(
             yield f"interface.ipvlan.{what}: must be {there} as of the other ipvlan of {parent}, not {asked}"
     for address in sorted(_ips(one) & _ips(other)):
         yield f"interface.addresses: {address} is that of another ipvlan of {parent}"
-
-
-def _sub_link(plan: AttachPlan) -> CreateLink | None:
-    return next((step for step in plan.steps if isinstance(step, CreateLink)), None)
 
 
 def _ips(plan: AttachPlan) -> set[str]:
@@ -310,15 +276,7 @@ def _reaches_pod(config: NetworkConfig, exclusive: bool) -> bool:
 
 def check_rdma(device: Device, config: NetworkConfig, *, exclusive: bool) -> Iterator[str]:
     """RDMA settings for a device that has none, or that is not the pod's. "<field path>: ..."."""
-    asked = []
-    if config.rdma.management_devices is not None:
-        asked.append("rdma.managementDevices")
-    if config.rdma.memlock is not None:
-        asked.append("rdma.memlock")
-    if config.rdma.fork_safe is not None:
-        asked.append("rdma.forkSafe")
-    if config.rdma.huge_pages_safe is not None:
-        asked.append("rdma.hugePagesSafe")
+    asked = [f"rdma.{name}" for name in config.rdma.to_json(exclude_defaults=True)]
     if not device.rdma_device:
         yield from (f"{path}: the device has no RDMA" for path in asked)
     elif not _reaches_pod(config, exclusive):
@@ -332,7 +290,8 @@ def check_rdma(device: Device, config: NetworkConfig, *, exclusive: bool) -> Ite
         )
 
 
-_SPOKEN = {"rings": "rings", "channels": "channels", "coalesce": "interrupt coalescing"}
+_ETHTOOL_PARTS = {"rings": "rings", "channels": "channels", "coalesce": "interrupt coalescing"}
+"""Fields of ``ethtool`` with numbers, and of :class:`EthtoolState`, with the word for a message."""
 
 
 def plan_ethtool(inputs: PlanInput) -> Iterator[SetEthtool]:
@@ -366,16 +325,12 @@ def check_ethtool(inputs: PlanInput) -> Iterator[str]:
         unknown = []
     shown_by = f"ethtool --show-priv-flags {inputs.host.ifname}"
     yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags, shown_by)
-    parts = (
-        ("rings", ethtool.rings, state.rings),
-        ("channels", ethtool.channels, state.channels),
-        ("coalesce", ethtool.coalesce, state.coalesce),
-    )
-    for name, asked, present in parts:
+    for name in _ETHTOOL_PARTS:
+        asked = getattr(ethtool, name)
         if name in refused and not asked.is_empty:
             yield f"ethtool.{name}: the driver does not report them: {refused[name]}"
             continue
-        yield from _check_numbers(name, asked, present, state.maxima)
+        yield from _check_numbers(name, asked, getattr(state, name), state.maxima)
 
 
 def _check_features(inputs: PlanInput) -> Iterator[str]:
@@ -403,16 +358,9 @@ def _missing(
 
 
 def _check_ethtool_of_sub_link(inputs: PlanInput) -> Iterator[str]:
-    ethtool, parent = inputs.config.ethtool, inputs.host.ifname
-    parts: dict[str, bool] = {
-        "privateFlags": bool(ethtool.private_flags),
-        "rings": not ethtool.rings.is_empty,
-        "channels": not ethtool.channels.is_empty,
-        "coalesce": not ethtool.coalesce.is_empty,
-    }
-    for name, is_asked in parts.items():
-        if is_asked:
-            kind = inputs.config.interface.type
+    parent, kind = inputs.host.ifname, inputs.config.interface.type
+    for name in inputs.config.ethtool.to_json(exclude_defaults=True):
+        if name != "features":
             yield f"ethtool.{name}: belongs to {parent}, which type {kind} leaves on the node"
 
 
@@ -423,7 +371,7 @@ def _check_numbers(
         path = f"ethtool.{part}.{_json_name(asked, name)}"
         most = maxima.get(f"{part}.{name}")
         if not present:
-            yield f"{path}: the device has no {_SPOKEN[part]} that can be changed"
+            yield f"{path}: the device has no {_ETHTOOL_PARTS[part]} that can be changed"
         elif name not in present:
             has = ", ".join(_json_name(asked, other) for other in present)
             yield f"{path}: the device has none that can be changed, but {has}"

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 
 from msgspec.structs import replace
 
 from dranet.claims.plan.inputs import PlanInput, is_ipv6
-from dranet.model.facts import TABLE_MAIN, Address, Neighbour, Route
+from dranet.model.facts import (
+    IFA_F_DADFAILED,
+    IFA_F_MANAGETEMPADDR,
+    IFA_F_NODAD,
+    IFA_F_NOPREFIXROUTE,
+    IFA_F_TEMPORARY,
+    RTNH_F_ONLINK,
+    TABLE_MAIN,
+    Address,
+    Neighbour,
+    Route,
+)
 from dranet.model.parameters.interface import (
     RESERVED_TABLES,
     SCOPE_LINK,
@@ -19,13 +29,7 @@ from dranet.model.parameters.interface import (
 )
 from dranet.model.plan import AddNeighbour, AddRoute, AddRule, DhcpLease, NextHop
 
-IFA_F_NODAD = 0x02
-_IFA_F_TEMPORARY = 0x01
-"""On an IPv6 address; on an IPv4 one the same bit means "secondary", which is an address like any other."""
-_IFA_F_DADFAILED = 0x08
-_IFA_F_MANAGETEMPADDR = 0x100
-IFA_F_NOPREFIXROUTE = 0x200
-_KEPT_ADDRESS_FLAGS = IFA_F_NODAD | _IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE
+_KEPT_ADDRESS_FLAGS = IFA_F_NODAD | IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE
 """The flags that a user sets; the others are state that the kernel will establish again."""
 
 _SLAAC_PREFIX_LENGTH = 64
@@ -45,16 +49,10 @@ def plan_addresses(inputs: PlanInput) -> tuple[Address, ...]:
     if interface.dhcp:
         return (_leased_address(inputs.lease),) if inputs.lease else ()
     if interface.addresses is not None:
-        return tuple(
-            _configured_address(cidr, interface.ipv6.duplicate_address_detection)
-            for cidr in interface.addresses
-        )
+        no_dad = 0 if interface.ipv6.duplicate_address_detection else IFA_F_NODAD
+        return tuple(Address(cidr, flags=no_dad if is_ipv6(cidr) else 0) for cidr in interface.addresses)
     inherited = (a for a in inputs.host.addresses if inputs.moves and _is_inheritable(a, inputs))
     return tuple(_inherited(address, inputs) for address in inherited)
-
-
-def _configured_address(cidr: str, detect_duplicates: bool | None) -> Address:
-    return Address(cidr, flags=IFA_F_NODAD if is_ipv6(cidr) and not detect_duplicates else 0)
 
 
 def _leased_address(lease: DhcpLease) -> Address:
@@ -67,7 +65,7 @@ def _is_inheritable(address: Address, inputs: PlanInput) -> bool:
     """Global and in use. Privacy addresses are left out: the kernel makes new ones in the pod."""
     if is_ipv6(address.cidr):
         is_switched_off = inputs.config.interface.ipv6.enabled is False
-        if is_switched_off or address.flags & (_IFA_F_TEMPORARY | _IFA_F_DADFAILED):
+        if is_switched_off or address.flags & (IFA_F_TEMPORARY | IFA_F_DADFAILED):
             return False
     return address.scope == SCOPE_UNIVERSE
 
@@ -94,7 +92,7 @@ def _is_renewed_in_pod(address: Address, inputs: PlanInput) -> bool:
     mac = interface.hardware_addr or inputs.host.mac
     return (
         is_ipv6(address.cidr)
-        and bool(address.flags & _IFA_F_MANAGETEMPADDR)
+        and bool(address.flags & IFA_F_MANAGETEMPADDR)
         and interface.ipv6.token is None
         and interface.ipv6.accept_ra != 0
         and _is_made_from(mac, address)
@@ -104,7 +102,7 @@ def _is_renewed_in_pod(address: Address, inputs: PlanInput) -> bool:
 def _is_made_from(mac: str, address: Address) -> bool:
     """Whether the address has the modified EUI-64 of a hardware address (RFC 4291, appendix A)."""
     raw = bytes.fromhex(mac.replace(":", ""))
-    local = ipaddress.ip_interface(address.cidr)
+    local = ip_interface(address.cidr)
     if len(raw) != _ETHERNET_MAC_BYTES or local.network.prefixlen != _SLAAC_PREFIX_LENGTH:
         return False
     identifier = bytes([raw[0] ^ 0x02]) + raw[1:3] + b"\xff\xfe" + raw[3:]
@@ -122,8 +120,7 @@ def check_addresses(inputs: PlanInput) -> Iterator[str]:
 
 
 def ip_of(address: Address) -> str:
-    """Without the prefix length."""
-    return str(ipaddress.ip_interface(address.cidr).ip)
+    return str(ip_interface(address.cidr).ip)
 
 
 DHCP_METRIC = 1024
@@ -132,7 +129,6 @@ and stays the preferred one, and so does what the claim itself names."""
 
 _RTPROT_KERNEL, _RTPROT_STATIC, _RTPROT_RA, _RTPROT_DHCP = 2, 4, 9, 16
 _RTN_UNICAST = 1
-_RTNH_F_ONLINK = 4
 _IPV6_METRIC = 1024
 """``IP6_RT_PRIO_USER``: what the kernel makes of no metric."""
 _DEFAULT_DESTINATIONS = ("0.0.0.0/0", "::/0")
@@ -165,8 +161,10 @@ def _configured_routes(inputs: PlanInput) -> list[AddRoute]:
 
 
 def _configured(route: RouteConfig, inputs: PlanInput) -> AddRoute:
+    """A next hop by another link may be of any claim of the pod, or the pod network's."""
+    own = (None, "", inputs.pod_ifname)
     hops = (
-        NextHop(hop.gateway, _other_link(hop.interface, inputs), hop.weight, hop.onlink)
+        NextHop(hop.gateway, "" if hop.interface in own else hop.interface or "", hop.weight, hop.onlink)
         for hop in route.next_hops
     )
     made = Route(
@@ -177,15 +175,10 @@ def _configured(route: RouteConfig, inputs: PlanInput) -> AddRoute:
         table=route.table or inputs.table,
         protocol=_RTPROT_STATIC,
         metric=route.metric or 0,
-        flags=_RTNH_F_ONLINK if route.onlink else 0,
+        flags=RTNH_F_ONLINK if route.onlink else 0,
         mtu=route.mtu or 0,
     )
     return AddRoute(made, tuple(hops))
-
-
-def _other_link(ifname: str | None, inputs: PlanInput) -> str:
-    """Empty for the device's own link. Another one may be of any claim of the pod, or the pod network's."""
-    return ifname if ifname and ifname != inputs.pod_ifname else ""
 
 
 def _leased_routes(inputs: PlanInput) -> list[Route]:
@@ -194,15 +187,11 @@ def _leased_routes(inputs: PlanInput) -> list[Route]:
     if lease is None:
         return []
     offered = lease.classless_routes or [("0.0.0.0/0", router) for router in lease.routers[:1]]
-    pairs: dict[str, str] = {}
+    routers: dict[str, str] = {}
     for destination, router in offered:
-        pairs.setdefault(destination, router)
-    return [_leased(destination, router, inputs.table, _near(lease)) for destination, router in pairs.items()]
-
-
-def _near(lease: DhcpLease) -> list[str]:
-    """The prefixes that the lease puts on the link."""
-    return [lease.address, *(to for to, router in lease.classless_routes if router == _DIRECT)]
+        routers.setdefault(destination, router)
+    near = [lease.address, *(to for to, router in lease.classless_routes if router == _DIRECT)]
+    return [_leased(destination, router, inputs.table, near) for destination, router in routers.items()]
 
 
 def _leased(destination: str, router: str, table: int, near: Iterable[str]) -> Route:
@@ -211,7 +200,7 @@ def _leased(destination: str, router: str, table: int, near: Iterable[str]) -> R
     if router == _DIRECT:
         return replace(route, scope=SCOPE_LINK)
     is_near = any(ip_address(router) in ip_network(prefix, strict=False) for prefix in near)
-    return replace(route, gateway=router, flags=0 if is_near else _RTNH_F_ONLINK)
+    return replace(route, gateway=router, flags=0 if is_near else RTNH_F_ONLINK)
 
 
 def _inherited_routes(inputs: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
@@ -226,7 +215,7 @@ def _inherited_routes(inputs: PlanInput, own: Sequence[AddRoute]) -> list[Route]
     reach = _Reach(inputs, [*own, *map(AddRoute, routes)])
     found: dict[_RouteKey, Route] = {}
     for route in routes:
-        if not route.gateway or route.flags & _RTNH_F_ONLINK or reach.has(route.gateway, route.table):
+        if not route.gateway or route.flags & RTNH_F_ONLINK or reach.has(route.gateway, route.table):
             found.setdefault(_key(route), route)
     return list(found.values())
 
@@ -278,7 +267,7 @@ def _portable(route: Route, sources: set[str], inputs: PlanInput) -> Route:
     """
     source = route.source if route.source in sources else ""
     table = inputs.table if inputs.config.interface.vrf else route.table
-    return replace(route, ifindex=0, source=source, table=table, flags=route.flags & _RTNH_F_ONLINK)
+    return replace(route, ifindex=0, source=source, table=table, flags=route.flags & RTNH_F_ONLINK)
 
 
 class _Reach:
@@ -286,9 +275,9 @@ class _Reach:
 
     def __init__(self, inputs: PlanInput, steps: Iterable[AddRoute]) -> None:
         addresses = plan_addresses(inputs)
-        self.subnets = ", ".join(_subnet(address) for address in addresses)
+        self.subnets = ", ".join(a.peer or a.cidr for a in addresses)
         self._own = {ip_address(ip_of(address)) for address in addresses}
-        prefixes = [(_subnet(a), inputs.table) for a in addresses if not a.flags & IFA_F_NOPREFIXROUTE]
+        prefixes = [(a.peer or a.cidr, inputs.table) for a in addresses if not a.flags & IFA_F_NOPREFIXROUTE]
         prefixes += [(s.route.destination, s.route.table) for s in steps if _rank(s) == 0]
         self._networks = [(ip_network(prefix, strict=False), table) for prefix, table in prefixes]
         self._table = inputs.table
@@ -303,10 +292,6 @@ class _Reach:
         return any(address in network for network, where in self._networks if where in (table, self._table))
 
 
-def _subnet(address: Address) -> str:
-    return address.peer or address.cidr
-
-
 def check_routes(inputs: PlanInput) -> Iterator[str]:
     """What the kernel would refuse when the pod starts. Problems read "<field path>: ..."."""
     reach = _Reach(inputs, plan_routes(inputs))
@@ -314,7 +299,11 @@ def check_routes(inputs: PlanInput) -> Iterator[str]:
     for index, (route, step) in enumerate(zip(inputs.config.routes, _configured_routes(inputs), strict=True)):
         path = f"routes[{index}]"
         yield from _check_gateways(path, route, step, reach)
-        yield from _check_source(path, route, inputs)
+        if route.source in _tentative(inputs):  # the kernel refuses such a source
+            yield (
+                f"{path}.source: {route.source} is not usable while the kernel looks for duplicates of it; "
+                "leave interface.ipv6.duplicateAddressDetection out"
+            )
         if is_ipv6(route.destination) and inputs.ipv6_blocker:
             yield f"{path}.destination: {inputs.ipv6_blocker}"
 
@@ -331,7 +320,6 @@ def _check_repetitions(inputs: PlanInput) -> Iterator[str]:
 
 
 def _key(route: Route) -> _RouteKey:
-    """Return what distinguishes routes for the kernel."""
     metric = route.metric or (_IPV6_METRIC if is_ipv6(route.destination) else 0)
     return route.destination, route.table, metric
 
@@ -350,15 +338,6 @@ def _check_gateways(path: str, route: RouteConfig, step: AddRoute, reach: _Reach
                 f"{where}: {gateway} is not a neighbour by any address of the interface {near}; add an "
                 "address or a route with scope 253 for it, or set onlink"
             )
-
-
-def _check_source(path: str, route: RouteConfig, inputs: PlanInput) -> Iterator[str]:
-    """The kernel refuses a route whose IPv6 source is still being checked for duplicates."""
-    if route.source in _tentative(inputs):
-        yield (
-            f"{path}.source: {route.source} is not usable while the kernel looks for duplicates of it; leave "
-            "interface.ipv6.duplicateAddressDetection out"
-        )
 
 
 def _tentative(inputs: PlanInput) -> set[str]:
@@ -387,10 +366,6 @@ def _rule(rule: RuleConfig, version: int) -> AddRule:
     )
 
 
-_THIS_HOST = "lo"
-"""As the input interface of a rule: packets that the namespace itself sends."""
-
-
 def _iter_inherited(inputs: PlanInput) -> Iterator[AddRule]:
     """The host's rules that are about the link: that look up a table which comes along with it, or are for
     packets from an address of the pod, or that come in or go out here. A VRF brings its own."""
@@ -404,32 +379,24 @@ def _iter_inherited(inputs: PlanInput) -> Iterator[AddRule]:
             or (rule.source and ip_network(rule.source) in sources)
             or inputs.host.ifname in (rule.input_interface, rule.output_interface)
         )
-        takes_all = _has_no_selector(rule) and tables.get((rule.family, rule.table), False)
+        is_for_all = not (rule.source or rule.destination or rule.input_interface or rule.output_interface)
+        # With a default route in its table, such a rule would take all packets from the pod network.
+        takes_all = is_for_all and tables.get((rule.family, rule.table), False)
         if is_about_link and not takes_all and _may_travel(rule, inputs):
-            yield _in_pod(rule, inputs)
-
-
-def _has_no_selector(rule: AddRule) -> bool:
-    """It is for every packet: with a default route in its table, the pod network would lose all of them."""
-    return not (rule.source or rule.destination or rule.input_interface or rule.output_interface)
+            names = {inputs.host.ifname: inputs.pod_ifname}
+            yield replace(
+                rule,
+                input_interface=names.get(rule.input_interface, rule.input_interface),
+                output_interface=names.get(rule.output_interface, rule.output_interface),
+            )
 
 
 def _may_travel(rule: AddRule, inputs: PlanInput) -> bool:
     """Not with a firewall mark, which network plugins of the node give; not about another of its links."""
     if rule.family == 6 and inputs.config.interface.ipv6.enabled is False:
         return False
-    links = {rule.input_interface, rule.output_interface} - {"", _THIS_HOST}
+    links = {rule.input_interface, rule.output_interface} - {"", "lo"}  # lo: what the namespace sends itself
     return rule.mark is None and links <= {inputs.host.ifname}
-
-
-def _in_pod(rule: AddRule, inputs: PlanInput) -> AddRule:
-    """With the link's name in the pod."""
-    names = {inputs.host.ifname: inputs.pod_ifname}
-    return replace(
-        rule,
-        input_interface=names.get(rule.input_interface, rule.input_interface),
-        output_interface=names.get(rule.output_interface, rule.output_interface),
-    )
 
 
 def check_rules(inputs: PlanInput) -> Iterator[str]:

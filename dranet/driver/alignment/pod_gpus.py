@@ -27,6 +27,7 @@ from dranet.model.device import (
     GPU_VARIABLES,
     HABANA,
     NVIDIA,
+    SHARED_GPU_NODES,
     Device,
     DeviceKind,
     Doubt,
@@ -34,8 +35,6 @@ from dranet.model.device import (
     GpuSource,
     PodGpu,
     find_mount_name,
-    is_gpu_variable,
-    is_shared_node,
     may_be_gpu_node,
     names_gpus,
     parse_cdi_name,
@@ -111,7 +110,7 @@ def _find_whole_names(container: Container) -> Iterator[GpuName]:
         if (parsed := parse_cdi_name(name)) is not None:
             yield GpuName(GpuSource.CDI, *parsed)
     for name, value in container.env.items():
-        if is_gpu_variable(name) and value.strip().lower() not in _NOTHING:
+        if name in GPU_VARIABLES and value.strip().lower() not in _NOTHING:
             yield from (
                 GpuName(GpuSource.ENVIRONMENT, GPU_VARIABLES[name], part) for part in split_names(value)
             )
@@ -199,7 +198,7 @@ def _names_of(gpu: Gpu) -> Iterator[str]:
         uuid = gpu.uuid.lower().removeprefix("0x")
         yield from (uuid, f"0x{uuid}", f"gpu-{uuid}")
     for node in gpu.char_devices:
-        if not is_shared_node(node.path):
+        if node.path not in SHARED_GPU_NODES:
             yield node.path.rpartition("/")[2].lower()
 
 
@@ -211,7 +210,7 @@ def _match_nodes(nodes: Sequence[tuple[int, int]], gpus: Sequence[Gpu]) -> Itera
 
 def _own_nodes(gpu: Gpu) -> set[tuple[int, int]]:
     """Numbers of the nodes of this GPU alone; none if its kernel driver is not bound."""
-    return {(node.major, node.minor) for node in gpu.char_devices if not is_shared_node(node.path)}
+    return {(node.major, node.minor) for node in gpu.char_devices if node.path not in SHARED_GPU_NODES}
 
 
 MAX_CONTAINERS = 64

@@ -150,7 +150,6 @@ class CpuLocalityConfig(Part):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of what is to be done."""
         return tuple(name for name in ("irq", "xps", "rps") if getattr(self, name))
 
 
@@ -296,7 +295,6 @@ KIND = "NetworkConfig"
 
 
 def field_path(value: str) -> str:
-    """The path of a field of the parameters."""
     if value not in known_paths():
         raise ValueError(
             "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"

@@ -195,7 +195,6 @@ class Limit(Struct, frozen=True):
     bound: int
 
     def check(self, value: Any) -> Any:
-        """Return the value, or raise ValueError."""
         size = len(check_unicode(value)) if isinstance(value, str) else value
         match self.name:
             case "ge" if size < self.bound:
@@ -222,8 +221,6 @@ class AfterValidator(Struct, frozen=True):
 
 
 class PlainSerializer(Struct, frozen=True):
-    """Makes the JSON of a value."""
-
     func: Callable[[Any], Any]
 
 
@@ -257,8 +254,6 @@ class FieldInfo(Struct, frozen=True, eq=False):
 
 
 class Limits(TypedDict, total=False):
-    """The limits that a field may have."""
-
     ge: int
     le: int
     min_length: int
@@ -341,12 +336,10 @@ class Part:
 
     @classmethod
     def empty(cls) -> Self:
-        """With nothing asked for."""
         return cls()
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is asked for."""
         return not self.to_json(exclude_defaults=True)
 
     def find_conflicts(self) -> Iterator[Conflict]:
@@ -376,7 +369,6 @@ class Part:
         }
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Each attribute with its value."""
         return iter(self.__dict__.items())
 
     def __eq__(self, other: object) -> bool:
@@ -454,14 +446,12 @@ _FIELDS: dict[type, Mapping[str, PartField]] = {}
 
 def fields_of(part: type[Part]) -> Mapping[str, PartField]:
     """The fields of an object by JSON name, in the order of their declaration."""
-    return _FIELDS.get(part) or _FIELDS.setdefault(part, _read_fields(part))
-
-
-def _read_fields(part: type[Part]) -> Mapping[str, PartField]:
-    types = get_type_hints(part, include_extras=True)
-    declared = ((name, info) for name, info in vars(part).items() if isinstance(info, FieldInfo))
-    fields = (_describe(name, info, types[name]) for name, info in declared)
-    return {field.name: field for field in fields}
+    if part not in _FIELDS:
+        types = get_type_hints(part, include_extras=True)
+        declared = ((name, info) for name, info in vars(part).items() if isinstance(info, FieldInfo))
+        fields = (_describe(name, info, types[name]) for name, info in declared)
+        _FIELDS[part] = {field.name: field for field in fields}
+    return _FIELDS[part]
 
 
 def walk_fields(part: type[Part]) -> Iterator[tuple[str, PartField]]:

@@ -42,15 +42,16 @@ class SysctlGroup(Struct, frozen=True):
     names: tuple[str, ...]
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 PER_INTERFACE = (
     SysctlGroup(
         "how the interface behaves; gone with it",
-        (
-            "net.ipv4.conf.IFNAME.*",
-            "net.ipv6.conf.IFNAME.*",
-            "net.ipv4.neigh.IFNAME.*",
-            "net.ipv6.neigh.IFNAME.*",
-        ),
+        _names("""
+            net.ipv4.conf.IFNAME.* net.ipv6.conf.IFNAME.* net.ipv4.neigh.IFNAME.* net.ipv6.neigh.IFNAME.*
+        """),
     ),
 )
 
@@ -59,87 +60,51 @@ NAMESPACE_WIDE = (
     SysctlGroup("TCP and UDP", ("net.ipv4.tcp_*", "net.ipv4.udp_*")),
     SysctlGroup(
         "ports and addresses that a program may bind",
-        (
-            "net.ipv4.ip_local_*",
-            "net.ipv4.ip_unprivileged_port_start",
-            "net.ipv4.ip_nonlocal_bind",
-            "net.ipv6.ip_nonlocal_bind",
-            "net.ipv6.bindv6only",
-            "net.ipv4.raw_l3mdev_accept",
-        ),
+        _names("""
+            net.ipv4.ip_local_* net.ipv4.ip_unprivileged_port_start net.ipv4.ip_nonlocal_bind
+            net.ipv6.ip_nonlocal_bind net.ipv6.bindv6only net.ipv4.raw_l3mdev_accept
+        """),
     ),
     SysctlGroup(
         "packets that the pod sends",
-        (
-            "net.ipv4.ip_default_ttl",
-            "net.ipv4.ip_no_pmtu_disc",
-            "net.ipv4.ip_early_demux",
-            "net.ipv4.route.min_adv_mss",
-            "net.ipv4.route.min_pmtu",
-            "net.ipv4.route.mtu_expires",
-            "net.ipv6.route.min_adv_mss",
-            "net.ipv6.route.mtu_expires",
-            "net.ipv6.auto_flowlabels",
-            "net.ipv6.flowlabel_consistency",
-            "net.ipv6.flowlabel_reflect",
-            "net.ipv6.flowlabel_state_ranges",
-            "net.ipv6.seg6_flowlabel",
-            "net.ipv4.fwmark_reflect",
-            "net.ipv6.fwmark_reflect",
-        ),
+        _names("""
+            net.ipv4.ip_default_ttl net.ipv4.ip_no_pmtu_disc net.ipv4.ip_early_demux
+            net.ipv4.route.min_adv_mss net.ipv4.route.min_pmtu net.ipv4.route.mtu_expires
+            net.ipv6.route.min_adv_mss net.ipv6.route.mtu_expires net.ipv6.auto_flowlabels
+            net.ipv6.flowlabel_consistency net.ipv6.flowlabel_reflect net.ipv6.flowlabel_state_ranges
+            net.ipv6.seg6_flowlabel net.ipv4.fwmark_reflect net.ipv6.fwmark_reflect
+        """),
     ),
     SysctlGroup(
         "which way of several",
-        (
-            "net.ipv4.fib_multipath_hash_fields",
-            "net.ipv4.fib_multipath_hash_policy",
-            "net.ipv4.fib_multipath_use_neigh",
-            "net.ipv6.fib_multipath_hash_fields",
-            "net.ipv6.fib_multipath_hash_policy",
-        ),
+        _names("""
+            net.ipv4.fib_multipath_hash_fields net.ipv4.fib_multipath_hash_policy
+            net.ipv4.fib_multipath_use_neigh net.ipv6.fib_multipath_hash_fields
+            net.ipv6.fib_multipath_hash_policy
+        """),
     ),
     SysctlGroup(
         "ICMP and multicast membership",
-        (
-            "net.ipv4.ping_group_range",
-            "net.ipv4.icmp_echo_ignore_all",
-            "net.ipv4.icmp_echo_ignore_broadcasts",
-            "net.ipv4.icmp_errors_use_inbound_ifaddr",
-            "net.ipv4.icmp_ratelimit",
-            "net.ipv4.icmp_ratemask",
-            "net.ipv6.icmp.echo_ignore_all",
-            "net.ipv6.icmp.echo_ignore_anycast",
-            "net.ipv6.icmp.echo_ignore_multicast",
-            "net.ipv6.icmp.ratelimit",
-            "net.ipv6.icmp.ratemask",
-            "net.ipv6.anycast_src_echo_reply",
-            "net.ipv4.igmp_link_local_mcast_reports",
-            "net.ipv4.igmp_max_memberships",
-            "net.ipv4.igmp_max_msf",
-            "net.ipv4.igmp_qrv",
-        ),
+        _names("""
+            net.ipv4.ping_group_range net.ipv4.icmp_echo_ignore_all net.ipv4.icmp_echo_ignore_broadcasts
+            net.ipv4.icmp_errors_use_inbound_ifaddr net.ipv4.icmp_ratelimit net.ipv4.icmp_ratemask
+            net.ipv6.icmp.echo_ignore_all net.ipv6.icmp.echo_ignore_anycast
+            net.ipv6.icmp.echo_ignore_multicast net.ipv6.icmp.ratelimit net.ipv6.icmp.ratemask
+            net.ipv6.anycast_src_echo_reply net.ipv4.igmp_link_local_mcast_reports
+            net.ipv4.igmp_max_memberships net.ipv4.igmp_max_msf net.ipv4.igmp_qrv
+        """),
     ),
     SysctlGroup(
         "every interface of the pod: the kernel combines it with the interface's own value",
-        (
-            "net.ipv4.conf.all.accept_redirects",
-            "net.ipv4.conf.all.arp_accept",
-            "net.ipv4.conf.all.arp_announce",
-            "net.ipv4.conf.all.arp_filter",
-            "net.ipv4.conf.all.arp_ignore",
-            "net.ipv4.conf.all.arp_notify",
-            "net.ipv4.conf.all.ignore_routes_with_linkdown",
-            "net.ipv4.conf.all.rp_filter",
-            "net.ipv4.conf.all.secure_redirects",
-            "net.ipv4.conf.all.send_redirects",
-            "net.ipv4.conf.all.shared_media",
-            "net.ipv4.conf.all.src_valid_mark",
-            "net.ipv6.conf.all.accept_dad",
-            "net.ipv6.conf.all.ignore_routes_with_linkdown",
-            "net.ipv6.conf.all.keep_addr_on_down",
-            "net.ipv6.conf.all.ndisc_notify",
-            "net.ipv6.conf.all.proxy_ndp",
-        ),
+        _names("""
+            net.ipv4.conf.all.accept_redirects net.ipv4.conf.all.arp_accept net.ipv4.conf.all.arp_announce
+            net.ipv4.conf.all.arp_filter net.ipv4.conf.all.arp_ignore net.ipv4.conf.all.arp_notify
+            net.ipv4.conf.all.ignore_routes_with_linkdown net.ipv4.conf.all.rp_filter
+            net.ipv4.conf.all.secure_redirects net.ipv4.conf.all.send_redirects
+            net.ipv4.conf.all.shared_media net.ipv4.conf.all.src_valid_mark net.ipv6.conf.all.accept_dad
+            net.ipv6.conf.all.ignore_routes_with_linkdown net.ipv6.conf.all.keep_addr_on_down
+            net.ipv6.conf.all.ndisc_notify net.ipv6.conf.all.proxy_ndp
+        """),
     ),
 )
 
@@ -272,7 +237,6 @@ def ifname(value: str) -> str:
 
 
 def required_ifname(value: str) -> str:
-    """As :func:`ifname`, not empty."""
     if not value:
         raise ValueError("must not be empty")
     return ifname(value)
@@ -348,8 +312,6 @@ def ipv6_token(value: str) -> str:
 
 
 class OneOf:
-    """One of these numbers."""
-
     def __init__(self, *choices: int) -> None:
         self.choices = choices
 
@@ -385,7 +347,6 @@ def quantity(value: object) -> object:
 
 
 def memlock(value: object) -> object:
-    """``unlimited`` or a quantity in bytes."""
     if isinstance(value, int) and value < 0:
         raise ValueError("must be bytes, a quantity such as 64Mi, or unlimited")
     return UNLIMITED if value == "unlimited" else quantity(value)
