@@ -24,7 +24,7 @@ import stat
 import struct
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -249,10 +249,8 @@ class FileLock:
         its process id and pod into the file, for :meth:`describe_holder`."""
         if self.held:
             return True
-        try:
+        with _lock_errors(self.path):
             self.held = self._try(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        except OSError as error:
-            raise _unusable(self.path, error) from error
         return self.held
 
     def _try(self, kind: int) -> bool:
@@ -320,20 +318,17 @@ class FileLock:
 def is_lock_held(path: Path) -> bool:
     """Whether another process holds this lock. Looking makes no file: without a file the lock is free. Shares
     the lock for a moment, so a process that wants it exclusively asks more than once."""
-    try:
-        fd = open_file(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise _unusable(path, error) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        raise _unusable(path, error) from error
-    finally:
-        os.close(fd)
+    with _lock_errors(path):
+        try:
+            fd = open_file(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
     return False
 
 
@@ -362,18 +357,15 @@ class NamedLocks:
         fd = self._open()
         try:
             request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _offset_of(name), 1, 0)
-            kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
-            return bool(kind != fcntl.F_UNLCK)
-        except OSError as error:
-            raise _unusable(self._path, error) from error
+            with _lock_errors(self._path):
+                kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
         finally:
             os.close(fd)
+        return bool(kind != fcntl.F_UNLCK)
 
     def _open(self) -> int:
-        try:
+        with _lock_errors(self._path):
             return _open_lock_file(self._path)
-        except OSError as error:
-            raise _unusable(self._path, error) from error
 
     async def _lock_all(self, offsets: Iterable[int]) -> int:
         while True:
@@ -391,11 +383,9 @@ class NamedLocks:
 
     async def _lock(self, fd: int, offset: int) -> None:
         for wait in _waits():
-            try:
+            with _lock_errors(self._path):
                 if _try_lock_byte(fd, offset):
                     return
-            except OSError as error:
-                raise _unusable(self._path, error) from error
             await asyncio.sleep(wait)
 
 
@@ -455,7 +445,11 @@ _NO_LOCKS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Where the file system has no such locks, or none to give (``flock(2)``, ``fcntl(2)``)."""
 
 
-def _unusable(path: Path, error: OSError) -> StoreError:
-    on_disk = "is its folder a writable mount with free space?"
-    hint = "use a folder on a local file system" if error.errno in _NO_LOCKS else on_disk
-    return StoreError(f"lock file {path}: {error.strerror}", hint=hint_for(error, hint))
+@contextmanager
+def _lock_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        on_disk = "is its folder a writable mount with free space?"
+        hint = "use a folder on a local file system" if error.errno in _NO_LOCKS else on_disk
+        raise StoreError(f"lock file {path}: {error.strerror}", hint=hint_for(error, hint)) from error
