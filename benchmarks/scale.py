@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dranet.cluster.client import SPREAD_SECONDS
 from dranet.cluster.messages import USER_AGENT
-from dranet.cluster.watch import SPREAD_SECONDS
 from testbed.apiserver.traffic import RequestRecord, Traffic
 from testbed.cluster import Testbed
 from testbed.isolation import WORK_DIR, run_isolated

@@ -26,6 +26,14 @@ def count_of(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def cut_bytes(text: str, most: int) -> str:
+    """At most so many bytes of UTF-8, whole characters; what is longer ends in three dots."""
+    encoded = text.encode(errors="replace")  # names of files and links need not be UTF-8
+    if len(encoded) <= most:
+        return encoded.decode()
+    return encoded[: most - 3].decode(errors="ignore") + "..."
+
+
 GAP = "  "
 PROSE = 100
 """The most columns that sentences take, on a screen however wide, in a pipe and in a file."""

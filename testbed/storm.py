@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, EventType
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.client import ApiClient, EventType, Snapshot, list_and_watch
 from testbed.cluster import DRIVER_NAME, NODE_NAME, JsonObject, Testbed
 
 POD_SECONDS = 60.0

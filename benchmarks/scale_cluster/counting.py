@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, SupportsIndex
 
 from dranet.cluster.client import ApiClient, WatchEvent
-from dranet.cluster.credentials import ClusterAccess
-from dranet.cluster.http import Connection, ConnectionPool, ResponseHead
+from dranet.cluster.transport import ClusterAccess, Connection, ConnectionPool, ResponseHead
 
 
 @dataclass

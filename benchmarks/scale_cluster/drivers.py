@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from benchmarks.scale_cluster.counting import CountingClient, Traffic
 from benchmarks.scale_cluster.layout import Layout, make_own, read_layout
-from dranet.cluster.credentials import ClusterAccess, FixedToken
 from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.cluster.nodes import NodeDevices, fetch_node
 from dranet.cluster.slices import SlicePublisher
+from dranet.cluster.transport import ClusterAccess, FixedToken
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import SliceRateLimiter
 from dranet.inventory.slices import Pages

@@ -20,8 +20,7 @@ from benchmarks.measure import read_processor_seconds
 from benchmarks.scale_cluster.cluster import EVERYTHING, FIELD_MANAGER, UNLIMITED, each, start_controllers
 from benchmarks.scale_cluster.phases import PROGRAMS, print_progress
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, EventType
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.client import ApiClient, EventType, Snapshot, list_and_watch
 from dranet.errors import ClusterError
 from e2e.cluster.controlplane import ControlPlane
 from e2e.objects import JsonObject, path_of

@@ -17,8 +17,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from dranet.cluster import paths
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.client import ApiClient, Backoff, JsonObject
 from dranet.cluster.messages import check_stored
 from dranet.cluster.slice_plan import Feature, find_features, fit_prefix, read_page
 from dranet.errors import ClusterError, DranetError, Reason

@@ -1,30 +1,29 @@
-"""A small JSON client of the Kubernetes API: what a node driver needs, on asyncio streams.
+"""A small JSON client of the Kubernetes API, and how to follow a whole collection with it.
 
-Objects are raw JSON, so that fields newer than this driver survive a read-modify-write. Every failure
-of a request is a :class:`ClusterError` whose ``reason`` and ``retryable`` decide what to do. Why this is
-our own code: ``docs/decisions/004-api-client.md``.
+Objects are raw JSON, so that fields newer than this driver survive a read-modify-write. Why this is our own
+code: ``docs/decisions/004-api-client.md``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from hmac import compare_digest
 from pathlib import Path
 from typing import Protocol, Self
 
 from msgspec import Struct
 
-from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
-from dranet.cluster.http import Connection, ConnectionPool, ResponseHead, iter_body, read_body
-from dranet.cluster.kubeconfig import RunProgram, read_kubeconfig
+from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.cluster.messages import (
     APPLY_PATCH,
     MERGE_PATCH,
+    METHOD_VERBS,
     USER_AGENT,
     EventType,
     JsonObject,
@@ -32,13 +31,24 @@ from dranet.cluster.messages import (
     WatchEvent,
     failure_from_answer,
     failure_from_exception,
+    has_identity,
     parse_event,
     parse_object,
     parse_retry_after,
     without_empty,
 )
 from dranet.cluster.paths import name_collection
-from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError
+from dranet.cluster.transport import (
+    SERVICE_ACCOUNT_DIR,
+    ClusterAccess,
+    Connection,
+    ConnectionPool,
+    ResponseHead,
+    in_cluster_access,
+    iter_lines,
+    read_body,
+)
+from dranet.errors import ClusterError, DranetError, ProtocolError, Reason, SettingsError
 
 __all__ = ["ApiClient", "EventType", "JsonObject", "WatchEvent"]
 
@@ -48,7 +58,6 @@ DEFAULT_TIMEOUT_SECONDS = 15.0
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Limit of one answer and of one watch event. A node's slices are a few megabytes at most."""
 
-_TRANSPORT_ERRORS = (OSError, EOFError, ProtocolError)
 _THROTTLED = {429, 503}
 _random = random.SystemRandom()
 _MAX_TRIES = 5
@@ -56,7 +65,7 @@ _MAX_TRIES = 5
 
 
 class ApiObserver(Protocol):
-    """Counts requests (``telemetry.peers.ApiMetrics``)."""
+    """Counts requests (``telemetry.metrics.ApiMetrics``)."""
 
     def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """A try has ended, with the head of an answer; ``code`` 0: without one."""
@@ -65,30 +74,15 @@ class ApiObserver(Protocol):
         """``throttled``, ``unauthorized`` or ``connection``: it is sent again."""
 
 
-class _Unobserved:
-    """Count nothing."""
-
-    def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        del verb, resource, code, seconds
-
-    def retried(self, cause: str) -> None:
-        del cause
-
-
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-
-
-class _Answer(Struct, frozen=True):
-    """The head of an answer, with the connection that its body is still on."""
-
-    connection: Connection
-    head: ResponseHead
+_Answer = tuple[Connection, ResponseHead]
+"""The head of an answer, with the connection that its body is still on."""
 
 
 class ApiClient:
-    """Talks to one API server. Paths come from :mod:`dranet.cluster.paths`.
+    """Talks to one API server.
 
-    Every method raises :class:`ClusterError` and nothing else for what the network or the server does.
+    For what the network or the server does every method raises :class:`ClusterError` and nothing else: its
+    ``reason`` and ``retryable`` decide what to do.
     """
 
     def __init__(
@@ -103,7 +97,7 @@ class ApiClient:
         self._user_agent = user_agent
         self._timeout_seconds = timeout_seconds
         self._pool = ConnectionPool(access)
-        self._observer = observer or _Unobserved()
+        self._observer = observer
 
     def __repr__(self) -> str:
         return f"ApiClient({self._access.url!r}, {self._pool!r})"
@@ -132,17 +126,15 @@ class ApiClient:
         *,
         context: str = "",
         user_agent: str = USER_AGENT,
-        run_program: RunProgram | None = None,
+        may_run_program: bool = False,
         observer: ApiObserver | None = None,
     ) -> Self:
         """With a kubeconfig file, by default its current context.
 
-        ``run_program`` asks a credential program (``exec``), which only a person's command does.
-
         Raises:
-            SettingsError: the file is unusable, or has a credential program and no runner for it.
+            SettingsError: as :func:`read_kubeconfig`.
         """
-        access = read_kubeconfig(Path(path), context, run_program=run_program)
+        access = read_kubeconfig(Path(path), context, may_run_program=may_run_program)
         access.check()
         return cls(access, user_agent=user_agent, observer=observer)
 
@@ -151,7 +143,7 @@ class ApiClient:
         return self._access.url
 
     def is_own_token(self, token: str) -> bool:
-        """Whether it is the very token that we show the server."""
+        """Whether it is the token that we show the server."""
         try:
             own = self._access.token.get_token()
         except SettingsError:
@@ -165,11 +157,9 @@ class ApiClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the idle connections."""
         await self._pool.aclose()
 
     async def get(self, path: str) -> JsonObject:
-        """GET one object."""
         return await self._call(Request("GET", path, {}))
 
     async def list(
@@ -181,8 +171,8 @@ class ApiClient:
         limit: int = 0,
         continue_token: str = "",
     ) -> JsonObject:
-        """GET a collection, as a consistent read; ``metadata.continue`` of the answer leads to the next
-        page when a ``limit`` is given. API_GONE: a page token has expired, start again."""
+        """Read a collection as of one version. With a ``limit``, ``metadata.continue`` of the answer leads to
+        the next page. API_GONE: a page token has expired, start again."""
         query = {
             "fieldSelector": field_selector,
             "labelSelector": label_selector,
@@ -192,11 +182,9 @@ class ApiClient:
         return await self._call(Request("GET", path, without_empty(query)))
 
     async def create(self, path: str, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
-        """POST to a collection (or to a subresource such as ``pods/binding``).
-
-        Not sent again when the connection broke after sending: the object may exist then. With ``dry_run``
-        the server does everything but keep it: the answer shows what it would have kept.
-        """
+        """POST to a collection (or to a subresource such as ``pods/binding``). It is not sent again when the
+        connection broke after sending: the object may exist then. With ``dry_run`` the server does everything
+        but keep it, and answers what it would have kept."""
         return await self._call(Request("POST", path, {"dryRun": "All"} if dry_run else {}, body))
 
     async def replace(self, path: str, body: JsonObject) -> JsonObject:
@@ -214,14 +202,16 @@ class ApiClient:
     ) -> JsonObject:
         """DELETE one object, only if it still is the given one (else API_CONFLICT)."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if wanted := {key: value for key, value in preconditions.items() if value is not None}:
-            options["preconditions"] = wanted
-        if grace_period_seconds is not None:
-            options["gracePeriodSeconds"] = grace_period_seconds
-        if propagation_policy is not None:
-            options["propagationPolicy"] = propagation_policy
-        return await self._call(Request("DELETE", path, {}, options))
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {key: value for key, value in preconditions.items() if value is not None}
+            or None,
+            "gracePeriodSeconds": grace_period_seconds,
+            "propagationPolicy": propagation_policy,
+        }
+        body = {key: value for key, value in options.items() if value is not None}
+        return await self._call(Request("DELETE", path, {}, body))
 
     async def patch(self, path: str, body: JsonObject) -> JsonObject:
         """JSON merge patch (RFC 7396): ``None`` removes a field, a list is replaced as a whole."""
@@ -248,10 +238,9 @@ class ApiClient:
     ) -> AsyncGenerator[WatchEvent, None]:
         """Changes of a collection after ``resource_version``, bookmarks included.
 
-        Ends when the server ends it, at the latest after ``timeout_seconds``. A server sends a bookmark
-        about once a minute, so ``silence_seconds`` without a byte mean a connection that is open on our
-        side only (API_UNAVAILABLE). API_GONE: the version is too old, list again. Close it with
-        ``contextlib.aclosing`` when leaving early.
+        Ends when the server ends it, at the latest after ``timeout_seconds``. As a server sends a bookmark
+        about once a minute, ``silence_seconds`` without a byte are API_UNAVAILABLE. API_GONE: the version is
+        too old, list again. Close it with ``contextlib.aclosing`` when leaving early.
         """
         query = {
             "watch": "true",
@@ -262,31 +251,28 @@ class ApiClient:
             "labelSelector": label_selector,
         }
         request = Request("GET", path, without_empty(query), watch=True)
-        answer = await self._open_with_deadline(request)
-        try:
-            async with contextlib.aclosing(_iter_lines(answer, silence_seconds)) as lines:
-                async for line in lines:
-                    yield parse_event(request.name, line)
-        except _TRANSPORT_ERRORS as error:
-            raise failure_from_exception(request.name, self.url, error) from error
-        finally:
-            answer.connection.abort()
+        with self._answer_must_come(request):
+            async with asyncio.timeout(self._timeout_seconds):
+                connection, head = await self._open(request)
+            try:
+                news = iter_lines(connection.reader, head, silence_seconds, MAX_BODY_BYTES)
+                async with contextlib.aclosing(news) as lines:
+                    async for line in lines:
+                        yield parse_event(request.name, line)
+            finally:
+                connection.abort()
 
     async def _call(self, request: Request) -> JsonObject:
-        """Send, read the whole answer, parse."""
-        try:
+        with self._answer_must_come(request):
             async with asyncio.timeout(self._timeout_seconds):
-                answer = await self._open(request)
-                body = await self._read(answer)
+                body = await self._read(*await self._open(request))
             return parse_object(body)
-        except _TRANSPORT_ERRORS as error:
-            raise failure_from_exception(request.name, self.url, error) from error
 
-    async def _open_with_deadline(self, request: Request) -> _Answer:
+    @contextlib.contextmanager
+    def _answer_must_come(self, request: Request) -> Iterator[None]:
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return await self._open(request)
-        except _TRANSPORT_ERRORS as error:
+            yield
+        except (OSError, EOFError, ProtocolError) as error:
             raise failure_from_exception(request.name, self.url, error) from error
 
     async def _open(self, request: Request) -> _Answer:
@@ -296,83 +282,81 @@ class ApiClient:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._timeout_seconds
         while True:
-            answer = await self._send_observed(request)
-            status = answer.head.status
+            connection, head = await self._send_observed(request)
+            status = head.status
             if 200 <= status < 300:
-                return answer
-            body = await self._read(answer)
+                return connection, head
+            body = await self._read(connection, head)
             throttled = status in _THROTTLED and tries < _MAX_TRIES
-            wait_seconds = parse_retry_after(answer.head) if throttled else None
+            wait_seconds = parse_retry_after(head) if throttled else None
             if status == 401 and not refused:
                 refused = True
                 self._access.token.forget()
-                self._observer.retried("unauthorized")
+                self._note_retry("unauthorized")
             elif wait_seconds is not None and clock() + wait_seconds < deadline:
                 tries += 1
-                self._observer.retried("throttled")
-                await asyncio.sleep(_spread(wait_seconds, tries, deadline - clock()))
+                self._note_retry("throttled")
+                # At most twice as long as the server asks for, four times at the second try: it asks the same
+                # of all nodes, and those that it refused together must not return together.
+                longest = min(wait_seconds * 2**tries, deadline - clock())
+                await asyncio.sleep(_random.uniform(wait_seconds, longest))
             else:
-                raise failure_from_answer(request.name, answer.head, body)
+                raise failure_from_answer(request.name, head, body)
 
     async def _send_observed(self, request: Request) -> _Answer:
         start, code = time.perf_counter(), 0
         try:
             answer = await self._send(request)
-            code = answer.head.status
+            code = answer[1].status
             return answer
         finally:
-            self._observer.answered(*_name(request), code, time.perf_counter() - start)
+            if self._observer is not None:
+                self._observer.answered(*_name(request), code, time.perf_counter() - start)
+
+    def _note_retry(self, cause: str) -> None:
+        if self._observer is not None:
+            self._observer.retried(cause)
 
     async def _send(self, request: Request) -> _Answer:
         """Send once; a kept connection that the server had closed meanwhile is replaced."""
-        encoded = request.encode(self._access, self._get_token(), self._user_agent)
         with _credentials_must_work(self.url):
+            encoded = request.encode(self._access, self._access.token.get_token(), self._user_agent)
             connection = self._pool.take_idle() or await self._pool.take()
         try:
-            return await _exchange(connection, encoded)
+            return connection, await connection.exchange(encoded)
         except (OSError, EOFError):
             if not (connection.reused and request.idempotent):
                 raise
-        self._observer.retried("connection")
+        self._note_retry("connection")
         with _credentials_must_work(self.url):
             connection = await self._pool.open()
-        return await _exchange(connection, encoded)
+        return connection, await connection.exchange(encoded)
 
-    async def _read(self, answer: _Answer) -> bytes:
+    async def _read(self, connection: Connection, head: ResponseHead) -> bytes:
         """The body; the connection returns to the pool, or is dropped when it is of no more use."""
         try:
-            body = await read_body(answer.connection.reader, answer.head, MAX_BODY_BYTES)
+            body = await read_body(connection.reader, head, MAX_BODY_BYTES)
         except BaseException:
-            answer.connection.abort()
+            connection.abort()
             raise
-        if answer.head.keep_alive:
-            self._pool.put_back(answer.connection)
+        if head.keep_alive:
+            self._pool.put_back(connection)
         else:
-            answer.connection.abort()
+            connection.abort()
         return body
-
-    def _get_token(self) -> str:
-        with _credentials_must_work(self.url):
-            return self._access.token.get_token()
-
-
-def _spread(seconds: float, tries: int, longest: float) -> float:
-    """Draw a wait between what the server asks for and twice as long, four times at the second try. It asks
-    the same of all nodes, and those that it refused together must not return together."""
-    return _random.uniform(seconds, min(seconds * 2**tries, longest))
 
 
 def _name(request: Request) -> tuple[str, str]:
-    """Verb and resource, in the words of the API server's own metrics."""
+    """Verb and resource, as the API server's own metrics name them."""
     resource, is_collection = name_collection(request.path)
     if request.method == "GET":
         return "watch" if request.watch else "list" if is_collection else "get", resource
-    return _VERBS[request.method], resource
+    return METHOD_VERBS[request.method], resource
 
 
 @contextlib.contextmanager
 def _credentials_must_work(url: str) -> Iterator[None]:
-    """Files that were good at the start may be in the middle of a rotation: wrong now, perhaps not later."""
+    """Files that were good at the start may be in the middle of a rotation."""
     try:
         yield
     except SettingsError as error:
@@ -381,30 +365,234 @@ def _credentials_must_work(url: str) -> Iterator[None]:
         ) from error
 
 
-async def _exchange(connection: Connection, request: bytes) -> _Answer:
+class Backoff:
+    """Successive delays in seconds: ``first``, doubled each time, at most ``cap``; each jittered down by up
+    to half, so that the nodes of a cluster do not come back in step."""
+
+    def __init__(self, first_seconds: float, cap_seconds: float) -> None:
+        self._first = first_seconds
+        self._cap = cap_seconds
+        self._next = first_seconds
+
+    def next_seconds(self) -> float:
+        delay = self._next
+        self._next = min(self._next * 2, self._cap)
+        return _random.uniform(delay / 2, delay)
+
+    def reset(self) -> None:
+        self._next = self._first
+
+
+PAGE_SIZE = 500
+"""Objects in one answer; also what client-go asks for."""
+
+
+class Snapshot(Struct, frozen=True):
+    """The whole collection at ``resource_version``: what is not in it does not exist."""
+
+    items: tuple[JsonObject, ...]
+    resource_version: str
+    asked_at: float = 0.0
+    """The event loop's time before the first request: whatever the server had answered by then is in it."""
+
+
+async def fetch_snapshot(
+    client: ApiClient,
+    path: str,
+    *,
+    field_selector: str = "",
+    label_selector: str = "",
+    page_size: int = PAGE_SIZE,
+) -> Snapshot:
+    """All objects of a collection, as of one version however many pages they take.
+
+    When a page token expires on the way (a server forgets old versions after some minutes) they are listed
+    again in one answer, which cannot expire.
+
+    Raises:
+        ClusterError: no answer, or a refusal.
+        ProtocolError: an answer that is no list.
+    """
+    asked_at = asyncio.get_running_loop().time()
     try:
-        return _Answer(connection, await connection.exchange(request))
-    except BaseException:
-        connection.abort()
-        raise
+        pages = [page async for page in _iter_pages(client, path, field_selector, label_selector, page_size)]
+    except ClusterError as error:
+        if error.reason is not Reason.API_GONE:
+            raise
+        asked_at = asyncio.get_running_loop().time()
+        pages = [await client.list(path, field_selector=field_selector, label_selector=label_selector)]
+        _check(pages[0], path)
+    items = tuple({**_type_of(page), **item} for page in pages for item in page.get("items") or ())
+    return Snapshot(items, str(pages[0].get("metadata", {}).get("resourceVersion", "")), asked_at)
 
 
-async def _iter_lines(answer: _Answer, silence_seconds: float) -> AsyncGenerator[bytes, None]:
-    """The non-empty lines of a stream; a silence is a :class:`TimeoutError`."""
-    pieces = iter_body(answer.connection.reader, answer.head)
-    rest = bytearray()
+async def _iter_pages(
+    client: ApiClient, path: str, field_selector: str, label_selector: str, page_size: int
+) -> AsyncGenerator[JsonObject, None]:
+    token = ""
+    seen = {token}
     while True:
-        async with asyncio.timeout(silence_seconds):
-            piece = await anext(pieces, b"")
-        if not piece:
+        page = await client.list(
+            path,
+            field_selector=field_selector,
+            label_selector=label_selector,
+            limit=page_size,
+            continue_token=token,
+        )
+        _check(page, path)
+        yield page
+        token = str(page.get("metadata", {}).get("continue", ""))
+        if not token:
             return
-        *lines, last = piece.split(b"\n")
-        if lines:
-            lines[0] = bytes(rest) + lines[0]
-            rest.clear()
-        rest += last  # in place: to copy all of a long line for each piece would stop the loop
-        for line in lines:
-            if line.strip():
-                yield line
-        if len(rest) > MAX_BODY_BYTES:
-            raise ProtocolError(f"watch event is over the limit of {MAX_BODY_BYTES} bytes")
+        if token in seen:
+            raise ProtocolError(f"the list of {path} leads from page to page in a circle")
+        seen.add(token)
+
+
+def _check(page: JsonObject, path: str) -> None:
+    """Any object could be taken for a list without items, and that for a cluster that has lost them."""
+    metadata, items = page.get("metadata"), page.get("items")
+    has_version = isinstance(metadata, dict) and bool(metadata.get("resourceVersion"))
+    if not has_version or not (items is None or isinstance(items, list)):
+        raise ProtocolError(f"the answer to a list of {path} is no list: {str(page)[:80]}")
+    if not all(map(has_identity, items or ())):
+        raise ProtocolError(f"the answer to a list of {path} has an entry without name or uid")
+
+
+def _type_of(listed: JsonObject) -> JsonObject:
+    """Items of a list come without their type; give it back, as a watch and a GET do."""
+    kind = str(listed.get("kind", "")).removesuffix("List")
+    return {"apiVersion": listed.get("apiVersion", ""), "kind": kind}
+
+
+_log = logging.getLogger(__name__)
+
+SPREAD_SECONDS = 30.0
+"""The nodes of a cluster resume their watches over this time. Nothing on a node waits for its watch."""
+
+_STEADY_SECONDS = 30.0
+"""A watch that lasted this long was healthy: the next one starts without waiting. For one that a proxy cuts
+again and again after a few seconds, or after each word, the waits grow."""
+
+_FULL_SHARE = 0.9
+"""A watch that ends before this share of its time was cut off: its server goes down, or what is between."""
+
+_MAX_REFUSED_RESUMES = 3
+"""After so many refusals in a row the version itself may be what the server cannot serve: one that was
+restored from a backup waits for it to come, and answers 504."""
+
+_NO_ANSWER = (0, 429, 503)
+"""Statuses that do not concern the request: no answer at all, or none now."""
+
+
+async def list_and_watch(
+    client: ApiClient,
+    path: str,
+    *,
+    field_selector: str = "",
+    label_selector: str = "",
+    backoff: Backoff | None = None,
+    watch_seconds: int = 300,
+    silence_seconds: float = 150.0,
+    spread_seconds: float = 0.0,
+    on_cut: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+    """Yield a :class:`Snapshot`, then each change as a :class:`WatchEvent` (no bookmarks).
+
+    A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE), keeps
+    refusing it, or sends nothing (it was restored from a backup, and the version is of its future), a new
+    Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once, and tried again
+    with backoff. ``on_cut`` is called for each watch that ended before its time: the next answer may come
+    from another server, or another version of it. Leave it through ``contextlib.aclosing``.
+
+    So that the nodes of a cluster do not come in step, a watch lasts once to twice ``watch_seconds``, and one
+    that was cut waits up to ``spread_seconds`` before ``on_cut`` and before it resumes.
+    """
+    trouble = _Trouble(path, backoff or Backoff(0.2, 30.0))
+    clock = asyncio.get_running_loop().time
+    version = ""
+    while True:
+        started, lasting, heard = clock(), watch_seconds, False
+        try:
+            if not version:
+                snapshot = await fetch_snapshot(
+                    client, path, field_selector=field_selector, label_selector=label_selector
+                )
+                version = snapshot.resource_version
+                yield snapshot
+                del snapshot  # it may be large, and the watch lasts
+            started, lasting = clock(), _random.randint(watch_seconds, 2 * watch_seconds)
+            watch = client.watch(
+                path,
+                resource_version=version,
+                field_selector=field_selector,
+                label_selector=label_selector,
+                timeout_seconds=lasting,
+                silence_seconds=silence_seconds,
+            )
+            async with contextlib.aclosing(watch) as events:
+                async for event in events:
+                    heard = True
+                    trouble.end()
+                    version = event.resource_version or version
+                    if event.type is not EventType.BOOKMARK:
+                        yield event
+        except DranetError as error:  # also a ProtocolError: a proxy's error page
+            trouble.begin(error)
+            is_mute = not heard and clock() - started >= silence_seconds
+            version = "" if trouble.is_version_lost or is_mute else version
+        else:
+            if heard := heard or clock() - started >= _STEADY_SECONDS:
+                trouble.end()
+        lasted = clock() - started
+        if heard and lasted >= _STEADY_SECONDS:
+            trouble.forget()
+        if version and lasted < lasting * _FULL_SHARE:
+            has_worked = heard or lasted >= _STEADY_SECONDS  # else its backoff is wait enough
+            await asyncio.sleep(_random.uniform(0.0, spread_seconds if has_worked else 0.0))
+            on_cut()
+        await trouble.wait()
+
+
+class _Trouble:
+    """Logs once when following stops, and once when it works again."""
+
+    def __init__(self, path: str, backoff: Backoff) -> None:
+        self._path = path
+        self._backoff = backoff
+        self._logged = False
+        self._refusals = 0
+        self._was_gone = False
+        self._patience_seconds = 0.0
+        self.is_version_lost = False
+        """The last failure means that the version cannot be resumed from."""
+
+    def begin(self, error: DranetError) -> None:
+        # A forgotten version and a stream that the server ends are everyday life of a watch.
+        everyday = error.reason is Reason.API_GONE
+        if everyday and not self._was_gone:
+            self._backoff.reset()  # it answers: what it is to be asked for now is the list
+        self._was_gone = everyday
+        if not self._logged and not everyday:
+            self._logged = True
+            _log.warning("following %s stopped, trying again: %s", self._path, error)
+        status = error.status if isinstance(error, ClusterError) else 0
+        self._patience_seconds = error.retry_after_seconds if isinstance(error, ClusterError) else 0.0
+        self._refusals += status not in _NO_ANSWER
+        self.is_version_lost = everyday or self._refusals >= _MAX_REFUSED_RESUMES
+
+    def end(self) -> None:
+        self._refusals = 0
+        if self._logged:
+            self._logged = False
+            _log.info("following %s works again", self._path)
+
+    def forget(self) -> None:
+        """It has worked long enough to reset the backoff."""
+        self._backoff.reset()
+        self._was_gone = False
+
+    async def wait(self) -> None:
+        """For the backoff, and at least for the time that the server asked for."""
+        seconds, self._patience_seconds = self._patience_seconds, 0.0
+        await asyncio.sleep(max(seconds, self._backoff.next_seconds()))

@@ -20,6 +20,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef, PodRef
+from dranet.terminal import cut_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class EventRecorder:
             ClusterError: no answer, or a refusal.
             ProtocolError: the answer is no API object.
         """
-        note = _cut(event.note)
+        note = cut_bytes(event.note, _MAX_NOTE_BYTES)
         key = (event.regarding.uid, event.type, event.reason, note)
         async with self._turn:
             share = self._shares.get(event.regarding.uid, self._now())
@@ -241,10 +242,3 @@ def _is_namespace_gone(error: ClusterError) -> bool:
 
 def _time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _cut(note: str) -> str:
-    encoded = note.encode(errors="replace")  # names of files and links need not be UTF-8
-    if len(encoded) <= _MAX_NOTE_BYTES:
-        return encoded.decode()
-    return encoded[: _MAX_NOTE_BYTES - 3].decode(errors="ignore") + "..."

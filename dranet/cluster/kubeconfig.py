@@ -1,7 +1,9 @@
 """Read the part of a kubeconfig file that can be honoured, and refuse the rest by name.
 
-Format: ``client-go`` ``tools/clientcmd/api/v1``. Running a credential program (``exec``) is not the work of
-a node daemon, which refuses it with a hint; a person's command decides how such a program is run.
+Format: ``client-go`` ``tools/clientcmd/api/v1``. A credential program (``exec``: EKS, GKE, AKS, login
+helpers) is run for a person's command alone, with that person's rights and once: a node daemon refuses it.
+Its protocol is ``client.authentication.k8s.io``: an ``ExecCredential`` in ``KUBERNETES_EXEC_INFO``, and one
+on its standard output (KEP-541).
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.cluster.credentials import (
+from dranet.cluster.transport import (
     ClusterAccess,
     FixedToken,
     Pem,
@@ -26,12 +32,7 @@ from dranet.cluster.credentials import (
 )
 from dranet.errors import SettingsError
 
-if TYPE_CHECKING:
-    from dranet.cluster.credential_program import Credentials, ProgramCall
-
 _Entry = Mapping[str, Any]
-
-RunProgram = Callable[["ProgramCall"], "Credentials"]
 
 _REFUSED_USER_KEYS = {
     "auth-provider": "it was removed from Kubernetes for credential programs (exec)",
@@ -45,16 +46,15 @@ _REMEDY = (
 )
 
 
-def read_kubeconfig(
-    path: Path, context_name: str = "", *, run_program: RunProgram | None = None
-) -> ClusterAccess:
+def read_kubeconfig(path: Path, context_name: str = "", *, may_run_program: bool = False) -> ClusterAccess:
     """The access that ``context_name`` (default: ``current-context``) describes.
 
-    Relative file names in it are relative to its folder, as kubectl has it. Without ``run_program`` a user
-    with a credential program is refused; with it, what the program answers once is the access.
+    Relative file names in it are relative to its folder, as kubectl has it. A credential program may talk to
+    the user, and take the time that the user takes.
 
     Raises:
-        SettingsError: the file is unreadable or incomplete, or asks for what is refused here.
+        SettingsError: the file is unreadable or incomplete, asks for what is refused here, or has a
+            credential program that may not be run, fails, or writes no credential.
     """
     document = _load(path)
     context_name = context_name or _text(document, "current-context", f"kubeconfig {path}")
@@ -67,7 +67,7 @@ def read_kubeconfig(
     user = _named(document, "users", "user", user_name, path) if user_name else {}
     reader = _Reader(path, cluster_name, cluster, user_name, user)
     access = reader.build_access()
-    return access if not reader.has_program else reader.ask_program(access, run_program)
+    return access if not reader.has_program else reader.ask_program(access, may_run=may_run_program)
 
 
 class _Reader:
@@ -90,23 +90,21 @@ class _Reader:
         """A token in the file comes first, as in client-go."""
         return bool(self._user.get("exec")) and not (self._user.get("token") or self._user.get("tokenFile"))
 
-    def ask_program(self, access: ClusterAccess, run_program: RunProgram | None) -> ClusterAccess:
-        if run_program is None:
+    def ask_program(self, access: ClusterAccess, *, may_run: bool) -> ClusterAccess:
+        if not may_run:
             raise SettingsError(
                 f"{self._in_user}: exec is not supported by a node daemon, it runs a credential program",
                 hint=_REMEDY,
             )
-        from dranet.cluster.credential_program import ProgramCall
-
         entry = self._user["exec"]
         if not isinstance(entry, dict):
             raise SettingsError(f"{self._in_user}: exec must be a mapping, not {type(entry).__name__}")
         tls = access.tls or Tls()
-        answer = run_program(ProgramCall(entry, self._cluster, self._folder, access.url, tls, self._in_user))
-        if answer.certificate and access.tls is not None:
-            pair = (Pem(text=answer.certificate), Pem(text=answer.key))
-            tls = replace(tls, client_certificate=pair[0], client_key=pair[1])
-        return replace(access, tls=access.tls and tls, token=FixedToken(answer.token))
+        program = _Program(entry, self._cluster, self._folder, access.url, tls, self._in_user)
+        token, certificate, key = program.run()
+        if certificate and access.tls is not None:
+            tls = replace(tls, client_certificate=Pem(text=certificate), client_key=Pem(text=key))
+        return replace(access, tls=access.tls and tls, token=FixedToken(token))
 
     def _refuse_unsupported(self) -> None:
         for key, why in _REFUSED_USER_KEYS.items():
@@ -184,3 +182,150 @@ def _text(entry: _Entry, key: str, where: str) -> str:
     if value is not None and not isinstance(value, str):
         raise SettingsError(f"{where}: {key} must be text, not {type(value).__name__}")
     return value or ""
+
+
+_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class _Program(Struct, frozen=True):
+    """A user's ``exec`` entry, and the cluster that the credentials are for."""
+
+    entry: _Entry
+    cluster: _Entry
+    folder: Path
+    """The folder of the kubeconfig: a command with a slash in it is relative to it."""
+    server: str
+    tls: Tls
+    where: str
+    """The user in the kubeconfig, for errors."""
+
+    def run(self) -> tuple[str, str, str]:
+        """A token, and a client certificate with its key (PEM); one of the two may be empty."""
+        version = self._read_version()
+        command = self._text("command")
+        if not command:
+            raise SettingsError(f"{self.where}: exec names no command")
+        if os.sep in command:  # a mere name is looked for in PATH
+            command = str(self.folder.absolute() / command)
+        interactive = self._may_ask_the_user()
+        environment = {
+            **os.environ,
+            **self._read_environment(),
+            "KUBERNETES_EXEC_INFO": json.dumps(self._describe(version, interactive=interactive)),
+        }
+        output = self._call([command, *self._read_arguments()], environment, interactive=interactive)
+        return _read_answer(output, version, f"{self.where}: the answer of its credential program")
+
+    def _text(self, key: str) -> str:
+        return _text(self.entry, key, self.where)
+
+    def _read_version(self) -> str:
+        version = self._text("apiVersion")
+        if version not in _VERSIONS:
+            hint = f"it must be {' or '.join(_VERSIONS)}: have your cloud's tool write the kubeconfig again"
+            raise SettingsError(f"{self.where}: exec has apiVersion {version!r}", hint=hint)
+        return version
+
+    def _may_ask_the_user(self) -> bool:
+        mode = self._text("interactiveMode") or "IfAvailable"
+        if mode not in ("Never", "IfAvailable", "Always"):
+            raise SettingsError(
+                f"{self.where}: exec has interactiveMode {mode!r}", hint="Never, IfAvailable or Always"
+            )
+        is_terminal = sys.stdin is not None and sys.stdin.isatty()
+        if mode == "Always" and not is_terminal:
+            raise SettingsError(
+                f"{self.where}: its credential program asks questions (interactiveMode: Always), and "
+                "standard input is no terminal",
+                hint="run the command in a terminal",
+            )
+        return mode != "Never" and is_terminal
+
+    def _read_environment(self) -> dict[str, str]:
+        entries, where = self.entry.get("env") or [], f"{self.where}: exec.env"
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise SettingsError(f"{where} must be a list of name and value")
+        return {_text(entry, "name", where): _text(entry, "value", where) for entry in entries}
+
+    def _read_arguments(self) -> list[str]:
+        arguments = self.entry.get("args") or []
+        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+            raise SettingsError(f"{self.where}: exec.args must be a list of text")
+        return arguments
+
+    def _describe(self, version: str, *, interactive: bool) -> dict[str, Any]:
+        """The ``ExecCredential`` that the program gets."""
+        spec: dict[str, Any] = {"interactive": interactive}
+        if self.entry.get("provideClusterInfo") is True:
+            cluster: dict[str, Any] = {"server": self.server, "config": self._find_config()}
+            if self.tls.server_name:
+                cluster["tls-server-name"] = self.tls.server_name
+            if self.tls.insecure:
+                cluster["insecure-skip-tls-verify"] = True
+            if authority := self._read_authority():
+                cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+            spec["cluster"] = cluster
+        return {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+
+    def _find_config(self) -> object:
+        """What the kubeconfig has about the cluster for credential programs alone."""
+        extensions = self.cluster.get("extensions")
+        for extension in extensions if isinstance(extensions, list) else ():
+            if isinstance(extension, dict) and extension.get("name") == "client.authentication.k8s.io/exec":
+                return extension.get("extension")
+        return None
+
+    def _read_authority(self) -> str:
+        try:
+            return self.tls.authority.read_text() if self.tls.authority else ""
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{self.where}: the cluster's certificate-authority: {error}") from error
+
+    def _call(self, arguments: Sequence[str], environment: Mapping[str, str], *, interactive: bool) -> bytes:
+        """What it writes to standard output. Its standard error is the user's to read."""
+        program = f"{self.where}: its credential program {arguments[0]}"
+        try:
+            done = subprocess.run(
+                arguments,
+                env=environment,
+                stdin=None if interactive else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                check=False,
+            )
+        except (OSError, ValueError) as error:
+            hint = self._text("installHint").strip()
+            cause = error.strerror if isinstance(error, OSError) else str(error)
+            raise SettingsError(
+                f"{program} cannot be run: {cause}",
+                hint=hint or "install it, or log in again with your cloud's tool; kubectl also needs it",
+            ) from error
+        if done.returncode:
+            raise SettingsError(
+                f"{program} ended with exit code {done.returncode}",
+                hint="its output is above; log in again with your cloud's tool and see that kubectl works",
+            )
+        return done.stdout
+
+
+def _read_answer(output: bytes, version: str, where: str) -> tuple[str, str, str]:
+    try:
+        answer = json.loads(output)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{where} is not JSON") from error  # and is not shown: there may be a token in it
+    if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
+        raise SettingsError(f"{where} is no ExecCredential")
+    if answer.get("apiVersion") != version:
+        raise SettingsError(f"{where} has apiVersion {answer.get('apiVersion')!r}, asked was {version}")
+    status = answer.get("status")
+    if not isinstance(status, dict):
+        raise SettingsError(f"{where} has no status")
+    token = _text(status, "token", where)
+    certificate = _text(status, "clientCertificateData", where)
+    key = _text(status, "clientKeyData", where)
+    if bool(certificate) != bool(key):
+        raise SettingsError(f"{where}: clientCertificateData and clientKeyData go together")
+    if not token and not certificate:
+        raise SettingsError(f"{where} has neither a token nor a client certificate")
+    if any(character.isspace() for character in token) or not token.isascii():
+        raise SettingsError(f"{where}: token must be one word of ASCII")
+    return token, certificate, key

@@ -16,8 +16,7 @@ from urllib.parse import unquote, urlencode
 from msgspec import Struct
 
 import dranet
-from dranet.cluster.credentials import ClusterAccess
-from dranet.cluster.http import ResponseHead, encode_request
+from dranet.cluster.transport import ClusterAccess, ResponseHead, encode_request
 from dranet.errors import ClusterError, ProtocolError, Reason
 
 _REASONS = {
@@ -28,6 +27,7 @@ _REASONS = {
     410: Reason.API_GONE,
 }
 _RETRYABLE = {409, 410}
+METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MAX_TEXT = 2000
 _MAX_RETRY_AFTER_SECONDS = 30.0
 _NOT_IN_ITS_TIME = (9, 10)
@@ -122,7 +122,7 @@ def _verb(request: RequestName, item: bool) -> str:
         return "get" if item else "list"
     if request.method == "DELETE" and not item:
         return "deletecollection"
-    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[request.method]
+    return METHOD_VERBS[request.method]
 
 
 def _describe(error: Exception) -> str:

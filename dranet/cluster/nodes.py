@@ -15,9 +15,16 @@ from ipaddress import ip_address
 from msgspec import Struct, field
 
 from dranet.cluster import paths
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
-from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
+from dranet.cluster.client import (
+    SPREAD_SECONDS,
+    ApiClient,
+    Backoff,
+    EventType,
+    JsonObject,
+    Snapshot,
+    WatchEvent,
+    list_and_watch,
+)
 from dranet.model.attributes import DOMAIN
 
 OWN_ADDRESS_TYPES = ("InternalIP", "ExternalIP")

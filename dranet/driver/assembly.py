@@ -439,7 +439,7 @@ class Services:
             self.settings.state_dir,
             Members(folder, self.settings.pod_uid, self.settings.sockets_of, self.settings.driver_name),
             self._metrics.handover,
-            is_fit=lambda: bool(self.kubelet.registered) and self.nri.is_ready,
+            is_fit=lambda: bool(self.kubelet.capabilities.registered) and self.nri.is_ready,
             on_state=self._note_state,
             on_company=self._check_store_version,
             on_gone=self._note_gone,

@@ -14,7 +14,7 @@ from typing import Protocol
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.slice_plan import Feature
 from dranet.inventory.offer import ServedGpus
-from dranet.kubelet.capabilities import KubeletCapabilities
+from dranet.kubelet.plugin import KubeletCapabilities
 from dranet.model.findings import (
     API,
     API_FIELD,

@@ -34,7 +34,7 @@ from dranet.health import PATIENCE, Damping, DeviceHealth, DeviceMemory, DeviceT
 from dranet.kernel.counters import CountedLink, CounterTarget, read_health_counters, read_rdma_ports
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rdma import read_ports_here
-from dranet.kubelet.health import DeviceHealthFact
+from dranet.kubelet.plugin import DeviceHealthFact
 from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 from dranet.model.facts import Link, PciFunction, RdmaPort
@@ -395,7 +395,7 @@ class DeviceStates(Struct, frozen=True):
 
 
 class HealthMonitor:
-    """Follows the health of all devices. Implements ``kubelet.health.HealthSource`` and
+    """Follows the health of all devices. Implements ``kubelet.plugin.HealthSource`` and
     ``driver.publish.HealthWatch``. For the event loop."""
 
     def __init__(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from dranet.cluster.backoff import Backoff
+from dranet.cluster.client import Backoff
 from dranet.errors import ClusterError
 from dranet.kernel.discovery.scan import ProtectedAddress
 

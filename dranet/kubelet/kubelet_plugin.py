@@ -15,11 +15,15 @@ import grpc.aio
 from dranet import files
 from dranet.errors import SettingsError
 from dranet.failpoints import Failpoint, reached
-from dranet.kubelet.capabilities import KubeletCapabilities, KubeletObserver
-from dranet.kubelet.health import HealthService, HealthSource
-from dranet.kubelet.plugin import ClaimHandler, DraPluginServer
-from dranet.kubelet.server import UnixServer
-from dranet.kubelet.sockets import OwnerLock, check_socket_path, make_plugin_dir
+from dranet.kubelet.plugin import (
+    ClaimHandler,
+    DraPluginServer,
+    HealthService,
+    HealthSource,
+    KubeletCapabilities,
+    KubeletObserver,
+)
+from dranet.kubelet.sockets import OwnerLock, UnixServer, check_socket_path, make_plugin_dir
 from dranet.pb import registration_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -36,8 +40,7 @@ class RegistrationServer:
     """Serves ``socket`` in the kubelet's registry folder.
 
     ``endpoint`` is the DRA socket as the kubelet sees it, ``supported_versions`` the service names behind
-    it, newest first: the kubelet takes the first one that it knows. ``registered`` is ``None`` until the
-    kubelet has answered since the socket was last (re-)created.
+    it, newest first: the kubelet takes the first one that it knows.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class RegistrationServer:
         on_status: StatusCallback | None = None,
         observer: KubeletObserver | None = None,
     ) -> None:
-        self._observer = observer or KubeletObserver()
+        self.observer = observer or KubeletObserver()
         self._driver_name = driver_name
         self._info = pb.PluginInfo(
             type=PLUGIN_TYPE,
@@ -59,32 +62,23 @@ class RegistrationServer:
         )
         self._on_status = on_status
         self._server = UnixServer(
-            socket, [self._handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self._observer.reset
+            socket, [self._handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self.observer.reset
         )
-
-    @property
-    def registered(self) -> bool | None:
-        return self._observer.capabilities.registered
-
-    @property
-    def error(self) -> str:
-        """Why the kubelet refused us; empty if it did not."""
-        return self._observer.capabilities.registration_error
 
     async def start(self) -> None:
         """Appear in the registry folder.
 
         Raises:
-            SettingsError: as :meth:`dranet.kubelet.server.UnixServer.start`.
+            SettingsError: as :meth:`UnixServer.start`.
         """
         await self._server.start()
 
     async def wait_ended(self) -> None:
-        """As :meth:`dranet.kubelet.server.UnixServer.wait_ended`."""
+        """As :meth:`UnixServer.wait_ended`."""
         await self._server.wait_ended()
 
     async def stop(self) -> None:
-        """Leave the registry folder; the kubelet then deregisters us. Repeatable."""
+        """Leave the registry folder, so that the kubelet deregisters us. Repeatable."""
         await self._server.stop(_GRACE_SECONDS)
 
     def _handler(self) -> grpc.GenericRpcHandler:
@@ -103,13 +97,13 @@ class RegistrationServer:
         )
 
     async def _get_info(self, _request: pb.InfoRequest, _context: object) -> pb.PluginInfo:
-        self._observer.asked()
+        self.observer.asked()
         return self._info
 
     async def _notify_status(
         self, request: pb.RegistrationStatus, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.RegistrationStatusResponse:
-        self._observer.notified(registered=request.plugin_registered, error=request.error)
+        self.observer.notified(registered=request.plugin_registered, error=request.error)
         if request.plugin_registered:
             log.info("registered with the kubelet as %s", self._driver_name)
         else:
@@ -168,27 +162,12 @@ class KubeletPlugin:
         )
 
     @property
-    def registered(self) -> bool | None:
-        """The kubelet's last word; ``None`` until it spoke."""
-        return self._registration.registered
-
-    @property
-    def registration_error(self) -> str:
-        """Why the kubelet refused us; empty if it did not."""
-        return self._registration.error
-
-    @property
     def capabilities(self) -> KubeletCapabilities:
         """What the kubelet has shown that it can do."""
         return self._observer.capabilities
 
-    @property
-    def in_flight(self) -> int:
-        """Prepare and Unprepare calls being worked on."""
-        return self._dra.in_flight
-
     def list_calls(self) -> list[tuple[str, float]]:
-        """Each of them, with its claims, and for how many seconds."""
+        """Prepare and Unprepare calls being worked on, each with its claims, and for how many seconds."""
         return self._dra.list_calls()
 
     def take_ownership(self) -> None:
@@ -199,7 +178,12 @@ class KubeletPlugin:
         """
         for path in self._paths:
             check_socket_path(path)
-        _check_registry(self._paths[1].parent)
+        registry = self._paths[1].parent  # the kubelet makes it
+        if not registry.is_dir():
+            raise SettingsError(
+                f"the registration folder {registry} does not exist",
+                hint="is --kubelet-root the kubelet's root folder, mounted at the same path?",
+            )
         _use_plugin_dir(self._plugin_dir)
         self._lock.acquire()
 
@@ -232,7 +216,7 @@ class KubeletPlugin:
 
     async def _complain_unless_registered(self) -> None:
         await asyncio.sleep(REGISTRATION_PATIENCE_SECONDS)
-        if not self.registered:
+        if not self.capabilities.registered:
             log.warning("%s", self.describe_registration())
 
     def describe_registration(self) -> str:
@@ -274,15 +258,6 @@ class KubeletPlugin:
         await self._dra.stop()
         reached(Failpoint.HANDOVER_SOCKETS_REMOVED)
         self._lock.release()
-
-
-def _check_registry(folder: Path) -> None:
-    """The kubelet makes this folder. Where it is missing, ``--kubelet-root`` is not the kubelet's."""
-    if not folder.is_dir():
-        raise SettingsError(
-            f"the registration folder {folder} does not exist",
-            hint="is --kubelet-root the kubelet's root folder, mounted at the same path?",
-        )
 
 
 def _use_plugin_dir(folder: Path) -> None:

@@ -1,19 +1,22 @@
-"""Prepare and Unprepare: the kubelet's calls become :class:`ClaimRef` nouns and our answers wire again.
+"""What the kubelet calls on the driver's own socket: Prepare and Unprepare, and the stream of devices'
+health.
 
 Wire: ``k8s.io.kubelet.pkg.apis.dra.{v1,v1beta1}.DRAPlugin``. Both versions have the same messages except
-``share_id``, which v1beta1 has not; so the v1 classes speak both. This module keeps the protocol's
-promises (an entry for every UID, one call at a time for a claim, work that outlives an impatient caller)
-and leaves all decisions to its :class:`ClaimHandler`.
+``share_id``, which v1beta1 has not, so the v1 classes speak both. ``v1.DRAResourceHealth`` and
+``v1alpha1.DRAResourceHealth`` (KEP-4680) are equal on the wire. The protocol's promises are kept here (an
+entry for every UID, one call at a time for a claim, work that outlives an impatient caller); all decisions
+are the :class:`ClaimHandler`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -21,13 +24,196 @@ from weakref import WeakValueDictionary
 import grpc
 import grpc.aio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.errors import DranetError
-from dranet.kubelet.capabilities import KubeletObserver
-from dranet.kubelet.health import HEALTH_SERVICES, HealthService
-from dranet.kubelet.server import UnixServer
+from dranet.kubelet.sockets import UnixServer
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as pb
+from dranet.pb import health_v1_pb2 as health_pb
+from dranet.terminal import cut_bytes
+
+
+class KubeletCapabilities(Struct, frozen=True):
+    """What the kubelet has shown that it can do: seen in its calls, as it tells no version. Times are unix
+    seconds, ``None``: it never happened; services are named as at registration, empty: none yet."""
+
+    asked_at: float | None = None
+    """When it last asked who we are (``GetInfo``)."""
+    registered: bool | None = None
+    """Its last word; ``None`` since our registration socket was last made."""
+    registered_at: float | None = None
+    """When that word came."""
+    registration_error: str = ""
+    dra_service: str = ""
+    """The version of the DRA service that it called last."""
+    prepared_at: float | None = None
+    """When it last called Prepare with a claim."""
+    unprepared_at: float | None = None
+    health_service: str = ""
+    """The version of the health service that it opened last."""
+    health_streams: int = 0
+    """Health streams that are open now."""
+    health_opened_at: float | None = None
+
+
+class KubeletObserver:
+    """Collects :class:`KubeletCapabilities`. For the event loop alone; ``clock`` gives unix seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.capabilities = KubeletCapabilities()
+
+    def asked(self) -> None:
+        """``GetInfo``."""
+        self.capabilities = replace(self.capabilities, asked_at=self._clock())
+
+    def notified(self, *, registered: bool, error: str) -> None:
+        """``NotifyRegistrationStatus``."""
+        self.capabilities = replace(
+            self.capabilities, registered=registered, registered_at=self._clock(), registration_error=error
+        )
+
+    def reset(self) -> None:
+        """Our registration socket was made again: whether the kubelet has registered it is not known yet."""
+        self.capabilities = replace(
+            self.capabilities, registered=None, registered_at=None, registration_error=""
+        )
+
+    def prepares(self, service: str) -> None:
+        """``NodePrepareResources`` with at least one claim."""
+        self.capabilities = replace(self.capabilities, dra_service=service, prepared_at=self._clock())
+
+    def unprepares(self, service: str) -> None:
+        """``NodeUnprepareResources`` with at least one claim."""
+        self.capabilities = replace(self.capabilities, dra_service=service, unprepared_at=self._clock())
+
+    @contextmanager
+    def watches_health(self, service: str) -> Iterator[None]:
+        """One ``NodeWatchResources`` stream, while it is open."""
+        self.capabilities = replace(self.capabilities, health_service=service, health_opened_at=self._clock())
+        self._count_streams(1)
+        try:
+            yield
+        finally:
+            self._count_streams(-1)
+
+    def _count_streams(self, change: int) -> None:
+        streams = self.capabilities.health_streams + change
+        self.capabilities = replace(self.capabilities, health_streams=streams)
+
+
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Newest first. Both the gRPC service name and the name advertised at registration."""
+
+HEALTH_RESEND_SECONDS = 10.0
+HEALTH_TIMEOUT_SECONDS = 30
+"""The kubelet turns a device that it has not heard of for so long into Unknown, by its own clock: so
+everything is sent on subscription, on a change, and again every :data:`HEALTH_RESEND_SECONDS`."""
+MESSAGE_MAX_BYTES = 1024
+"""The kubelet's limit, in characters; it fits however they are counted."""
+
+
+class DeviceHealthFact(Struct, frozen=True):
+    """Health of one published device. ``healthy`` is ``None`` where it is not known."""
+
+    pool: str
+    device: str
+    healthy: bool | None
+    message: str = ""
+
+
+class HealthSource(Protocol):
+    """Answers from memory."""
+
+    def snapshot(self) -> Sequence[DeviceHealthFact]: ...
+
+
+async def wait_or_pass(changed: asyncio.Event, seconds: float) -> None:
+    """Return when ``changed`` is set, or after ``seconds``."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await changed.wait()
+
+
+class HealthService:
+    """One stream for each kubelet that watches; all show the same ``source``.
+
+    ``clock`` gives unix seconds; ``wait`` returns at a change or after some seconds.
+    """
+
+    def __init__(
+        self,
+        source: HealthSource,
+        *,
+        clock: Callable[[], float] = time.time,
+        wait: Callable[[asyncio.Event, float], Awaitable[None]] = wait_or_pass,
+        observer: KubeletObserver | None = None,
+    ) -> None:
+        self._observer = observer or KubeletObserver()
+        self._source = source
+        self._clock = clock
+        self._wait = wait
+        self._watchers: set[asyncio.Event] = set()
+        self._closed = False
+
+    def handlers(self) -> list[grpc.GenericRpcHandler]:
+        """Both versions of the service. The v1 messages are byte for byte those of v1alpha1."""
+        return [self._service(service) for service in HEALTH_SERVICES]
+
+    def notify(self) -> None:
+        """Every stream sends a snapshot now."""
+        for changed in self._watchers:
+            changed.set()
+
+    def close(self) -> None:
+        """End every stream; the kubelet then forgets our devices' health."""
+        self._closed = True
+        self.notify()
+
+    def _service(self, name: str) -> grpc.GenericRpcHandler:
+        method = grpc.unary_stream_rpc_method_handler(
+            functools.partial(self._watch, service=name),
+            health_pb.NodeWatchResourcesRequest.FromString,
+            health_pb.NodeWatchResourcesResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(name, {"NodeWatchResources": method})
+
+    async def _watch(
+        self,
+        _request: health_pb.NodeWatchResourcesRequest,
+        _context: object,
+        service: str = HEALTH_SERVICES[0],
+    ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            with self._observer.watches_health(service):
+                while not self._closed:
+                    changed.clear()
+                    yield self._response()
+                    await self._wait(changed, HEALTH_RESEND_SECONDS)
+        finally:
+            self._watchers.discard(changed)
+
+    def _response(self) -> health_pb.NodeWatchResourcesResponse:
+        now = int(self._clock())
+        return health_pb.NodeWatchResourcesResponse(
+            devices=[_health_to_wire(fact, now) for fact in self._source.snapshot()]
+        )
+
+
+def _health_to_wire(fact: DeviceHealthFact, now: int) -> health_pb.DeviceHealth:
+    return health_pb.DeviceHealth(
+        device=health_pb.DeviceIdentifier(pool_name=fact.pool, device_name=fact.device),
+        health=_STATUS[fact.healthy],
+        last_updated_time=now,
+        health_check_timeout_seconds=HEALTH_TIMEOUT_SECONDS,
+        message=cut_bytes(fact.message, MESSAGE_MAX_BYTES),
+    )
+
+
+_STATUS = {None: health_pb.UNKNOWN, True: health_pb.HEALTHY, False: health_pb.UNHEALTHY}
 
 
 class ClaimLocks:
@@ -190,22 +376,13 @@ class DraPluginServer:
         versions = tuple(version.advertised for version in DRA_VERSIONS)
         return versions if self._health is None else versions + HEALTH_SERVICES
 
-    @property
-    def in_flight(self) -> int:
-        """Calls being worked on, also those that their caller has given up."""
-        return len(self._in_flight)
-
     def list_calls(self) -> list[tuple[str, float]]:
-        """Each call in flight, with its claims, and for how many seconds."""
+        """Calls being worked on, also those that their caller has given up: each with its claims, and for how
+        many seconds."""
         now = time.monotonic()
         return [(task.get_name(), now - since) for task, since in tuple(self._in_flight.items())]
 
     async def start(self) -> None:
-        """Serve.
-
-        Raises:
-            SettingsError: as :meth:`dranet.kubelet.server.UnixServer.start`.
-        """
         await self._server.start()
 
     def refuse(self, reason: str) -> None:
@@ -225,7 +402,7 @@ class DraPluginServer:
         return True
 
     async def wait_ended(self) -> None:
-        """As :meth:`dranet.kubelet.server.UnixServer.wait_ended`."""
+        """As :meth:`UnixServer.wait_ended`."""
         await self._server.wait_ended()
 
     async def stop(self) -> None:
@@ -315,7 +492,9 @@ class DraPluginServer:
             if not started.is_set():
                 task.cancel()
         if not done:
-            return {ref.uid: failed(_not_done(self._answer_seconds)) for ref in refs}
+            late = f"not done after {self._answer_seconds:g} s"
+            why = f"{late}; the work goes on, and the kubelet's next call finds what it made"
+            return {ref.uid: failed(why) for ref in refs}
         return await _read_result(task, refs, failed, context)
 
     def _expect_answer(self, context: _Context) -> None:
@@ -388,10 +567,6 @@ async def _parse_refs(claims: Sequence[pb.Claim], context: _Context) -> list[Cla
     if not all(claim.uid for claim in claims):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a claim without uid")
     return [ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
-
-
-def _not_done(seconds: float) -> str:
-    return f"not done after {seconds:g} s; the work goes on, and the kubelet's next call finds what it made"
 
 
 def _failed(error: str) -> PrepareOutcome:

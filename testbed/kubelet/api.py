@@ -9,8 +9,7 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime
 
 from dranet.cluster import paths
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient
+from dranet.cluster.client import ApiClient, Backoff
 from dranet.errors import ClusterError, Reason
 from testbed.kubelet.nouns import JsonObject
 from testbed.kubelet.podspec import PodView

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, EventType, WatchEvent
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.client import ApiClient, EventType, Snapshot, WatchEvent, list_and_watch
 from dranet.pb import podresources_pb2 as pb
 from testbed.kubelet.api import KubeletApi
 from testbed.kubelet.claims import ClaimBook

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dranet.cluster.backoff import Backoff
+from dranet.cluster.client import Backoff
 from dranet.kubelet.sockets import FolderWatch
 from testbed.kubelet.client import PluginClient, PluginInfo, RegistrationClient, judge_info
 from testbed.kubelet.nouns import KubeletOptions, PluginFailure

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from dranet.cluster.backoff import Backoff
+from dranet.cluster.client import Backoff
 from dranet.errors import ClusterError
 from dranet.pb import podresources_pb2 as pb
 from testbed.kubelet.api import KubeletApi, now_text

@@ -13,9 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Self
 
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, EventType, JsonObject
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.client import ApiClient, Backoff, EventType, JsonObject, Snapshot, list_and_watch
 from dranet.errors import ClusterError
 
 _log = logging.getLogger(__name__)

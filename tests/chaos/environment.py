@@ -18,14 +18,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dranet.cluster import paths, slices
-from dranet.cluster.backoff import Backoff
 from dranet.cluster.claims import apply_device_statuses
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, access_from_url
+from dranet.cluster.client import ApiClient, Backoff, JsonObject
 from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.messages import USER_AGENT
 from dranet.cluster.slice_plan import build_pages
 from dranet.cluster.slices import SlicePublisher
+from dranet.cluster.transport import FixedToken, access_from_url
 from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef

@@ -14,7 +14,7 @@ import random
 
 import pytest
 
-from dranet.cluster.http import MAX_CROWD_CONNECTIONS
+from dranet.cluster.transport import MAX_CROWD_CONNECTIONS
 from testbed.apiserver.faults import Chaos, ChaosPlan
 from testbed.apiserver.traffic import RequestRecord
 from tests.chaos.environment import CLAIMS, Stage, is_drivers, performing

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TypeVar
 
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.client import ApiClient, Backoff, JsonObject
 from dranet.cluster.slices import PublishListeners, PublishTiming, SlicePublisher
+from dranet.cluster.transport import access_from_url
+from dranet.errors import Reason
 from dranet.model.device import AttributeValue, Device, DeviceKind, Taint
 from testbed.apiserver.server import ApiServer
+from tests.support.waiting import until
 
 DRIVER, NODE = "dra.net", "node-a"
 DEADLINE_SECONDS = 30.0
@@ -71,24 +73,43 @@ def pages(*names: Sequence[str], mtu: int = 1500) -> list[list[Device]]:
     return [[device(name, mtu) for name in page] for page in names]
 
 
+class CountedPublisher(SlicePublisher):
+    """Counts what its listeners hear: accepted writes by verb, and failures by reason."""
+
+    def __init__(
+        self, client: ApiClient, timing: PublishTiming, listeners: PublishListeners | None = None
+    ) -> None:
+        self.writes: Counter[str] = Counter()
+        self.failures: Counter[Reason] = Counter()
+        self._others = listeners or PublishListeners()
+        counted = PublishListeners(self._count_failure, self._count_write, self._others.missing)
+        super().__init__(client, DRIVER, NODE, listeners=counted, timing=timing)
+
+    def _count_failure(self, reason: Reason) -> None:
+        self.failures[reason] += 1
+        self._others.failed(reason)
+
+    def _count_write(self, verb: str) -> None:
+        self.writes[verb] += 1
+        self._others.wrote(verb)
+
+
 def build_publisher(
     client: ApiClient,
     *,
     listeners: PublishListeners | None = None,
     patience_seconds: float = DEADLINE_SECONDS,
     spread_seconds: float = 0.0,
-) -> SlicePublisher:
-    return SlicePublisher(
-        client,
-        DRIVER,
-        NODE,
-        listeners=listeners,
-        timing=PublishTiming(Backoff(0.01, 0.05), Backoff(0.01, 0.05), patience_seconds, spread_seconds),
-    )
+) -> CountedPublisher:
+    backoffs = Backoff(0.01, 0.05), Backoff(0.01, 0.05)
+    return CountedPublisher(client, PublishTiming(*backoffs, patience_seconds, spread_seconds), listeners)
+
+
+_P = TypeVar("_P", bound=SlicePublisher)
 
 
 @contextlib.asynccontextmanager
-async def running(publisher: SlicePublisher) -> AsyncIterator[SlicePublisher]:
+async def running(publisher: _P) -> AsyncIterator[_P]:
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher
@@ -104,8 +125,7 @@ async def publish(
     taints: Mapping[str, Sequence[Taint]] | None = None,
 ) -> None:
     publisher.set_desired(wanted, taints)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        await publisher.wait_published()
+    await until(lambda: publisher.is_published, "it is published", DEADLINE_SECONDS)
 
 
 def held(server: ApiServer) -> list[JsonObject]:

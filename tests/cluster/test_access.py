@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import FixedToken, access_from_url
-from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, Permission, build_rbac
-from dranet.cluster.reviews import ACCESS_REVIEWS, build_review, fetch_denied
+from dranet.cluster.permissions import (
+    ACCESS_REVIEWS,
+    NAMESPACE,
+    PERMISSIONS,
+    SERVICE_ACCOUNT,
+    Permission,
+    build_rbac,
+    build_review,
+    fetch_denied,
+)
+from dranet.cluster.transport import FixedToken, access_from_url
 from dranet.errors import ProtocolError
 from testbed.apiserver.identity import User, service_account
 from testbed.apiserver.server import ApiServer

@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.cluster import paths
-from dranet.cluster.claim_status import build_entries
-from dranet.cluster.claims import apply_device_statuses, build_field_manager, fetch_claim, parse_claim
+from dranet.cluster.claims import (
+    apply_device_statuses,
+    build_entries,
+    build_field_manager,
+    fetch_claim,
+    parse_claim,
+)
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.messages import encode_body, parse_object
+from dranet.cluster.transport import FixedToken, access_from_url
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.status import Condition, ConditionType, DeviceStatus

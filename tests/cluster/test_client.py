@@ -17,9 +17,8 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import MAX_BODY_BYTES, ApiClient, EventType, JsonObject
-from dranet.cluster.credentials import TokenFile, access_from_url
-from dranet.cluster.http import MAX_OPENING, Connection, ConnectionPool
 from dranet.cluster.messages import RequestName, describe_rule
+from dranet.cluster.transport import MAX_OPENING, Connection, ConnectionPool, TokenFile, access_from_url
 from dranet.errors import ClusterError, Reason, SettingsError
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer

@@ -13,9 +13,8 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credential_program import run_credential_program
-from dranet.cluster.credentials import ClusterAccess, FixedToken
 from dranet.cluster.kubeconfig import read_kubeconfig
+from dranet.cluster.transport import ClusterAccess, FixedToken
 from dranet.errors import SettingsError
 from testbed.apiserver.server import ApiServer
 from tests.cluster.credential_programs import VERSION, have_it_asked, write_noting_program
@@ -50,7 +49,7 @@ def credential(status: Mapping[str, Any] | None, *, version: str = VERSION) -> s
 
 
 def ask(folder: Path, entry: Mapping[str, Any], cluster: Mapping[str, Any] | None = None) -> ClusterAccess:
-    return read_kubeconfig(write(folder, entry, cluster), run_program=run_credential_program)
+    return read_kubeconfig(write(folder, entry, cluster), may_run_program=True)
 
 
 async def test_a_program_is_given_what_kubectl_gives_it(certificates: Path, tmp_path: Path) -> None:
@@ -69,9 +68,7 @@ async def test_a_program_is_given_what_kubectl_gives_it(certificates: Path, tmp_
         await get_with_kubectl(tmp_path / "config")
         theirs = json.loads((tmp_path / "notes").read_text())
         (tmp_path / "notes").unlink()
-        async with ApiClient.from_kubeconfig(
-            tmp_path / "config", run_program=run_credential_program
-        ) as client:
+        async with ApiClient.from_kubeconfig(tmp_path / "config", may_run_program=True) as client:
             await client.get(paths.namespace("default"))
     ours = json.loads((tmp_path / "notes").read_text())
     assert ours == theirs
@@ -100,7 +97,7 @@ def test_a_token_that_stands_in_the_file_comes_first(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     document["users"][0]["user"]["token"] = "written"
     path.write_text(json.dumps(document))
-    assert read_kubeconfig(path, run_program=run_credential_program).token == FixedToken("written")
+    assert read_kubeconfig(path, may_run_program=True).token == FixedToken("written")
 
 
 @pytest.mark.parametrize(
@@ -166,4 +163,4 @@ def test_an_exec_entry_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
     document["users"][0]["user"]["exec"] = "login"
     path.write_text(json.dumps(document))
     with pytest.raises(SettingsError, match="user 'u1': exec must be a mapping, not str"):
-        read_kubeconfig(path, run_program=run_credential_program)
+        read_kubeconfig(path, may_run_program=True)

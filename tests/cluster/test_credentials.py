@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cluster.credentials import FixedToken, TokenFile, access_from_url, in_cluster_access
 from dranet.cluster.kubeconfig import read_kubeconfig
+from dranet.cluster.transport import FixedToken, TokenFile, access_from_url, in_cluster_access
 from dranet.errors import SettingsError
 
 

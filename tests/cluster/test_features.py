@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from dranet.cluster import paths
-from dranet.cluster.backoff import Backoff
 from dranet.cluster.capabilities import (
     ApiCapabilities,
     CapabilityFollower,
@@ -19,9 +18,9 @@ from dranet.cluster.capabilities import (
     ask_capabilities,
     build_probe,
 )
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.client import ApiClient, Backoff, JsonObject
 from dranet.cluster.slice_plan import DeleteSlice, DesiredPool, Feature, plan_sync
+from dranet.cluster.transport import access_from_url
 from dranet.errors import ClusterError, ProtocolError
 from testbed.apiserver.server import ApiServer
 

@@ -9,7 +9,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.errors import ClusterError
 
 pytestmark = pytest.mark.socket

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.client import ApiClient, EventType, JsonObject, Snapshot, WatchEvent
 from dranet.cluster.nodes import MAX_DEVICES, MAX_DEVICES_IN_SLICE, MAX_SLICES, NodeDevices
-from dranet.cluster.watch import Snapshot
+from dranet.cluster.transport import access_from_url
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 

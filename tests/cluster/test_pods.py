@@ -9,7 +9,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.claims import fetch_claim_for_node, fetch_other_results, resolve_pod_groups
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, access_from_url
+from dranet.cluster.transport import FixedToken, access_from_url
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import Claim, ClaimRef, Consumer, PodRef
 from testbed.apiserver.identity import User

@@ -33,9 +33,9 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.capabilities import Support
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
 from dranet.cluster.slice_plan import Feature
 from dranet.cluster.slices import PublishListeners
+from dranet.cluster.transport import access_from_url
 from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 from testbed.apiserver.server import ApiServer
 from tests.cluster.publishing import (
@@ -196,7 +196,7 @@ async def test_the_writes_are_those_of_the_upstream_controller(case: Case) -> No
                 await publish(publisher, wanted, case.taints)
             assert own.writes == +Counter(create=case.creates, update=case.updates, delete=case.deletes)
             assert publisher.generation == case.generation
-            assert publisher.counters.failures == {}
+            assert publisher.failures == {}
         check_pool(server, case)
         kept = before & {one["metadata"]["uid"] for one in held(server)}
         assert len(kept) == len(before) - case.deletes

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 
 from dranet.cluster import paths
-from dranet.cluster.backoff import Backoff
 from dranet.cluster.capabilities import Support
-from dranet.cluster.client import JsonObject
+from dranet.cluster.client import Backoff, JsonObject
 from dranet.cluster.slice_plan import Feature
 from dranet.cluster.slices import PublishListeners
 from dranet.errors import Reason
@@ -117,7 +116,7 @@ async def test_what_the_server_does_not_keep_is_left_out_and_named_once_and_cost
         assert ("allowMultipleAllocations" in kept) is ("DRAConsumableCapacity" not in missing)
         assert ("taints" in kept) is (version != "1.34" or "DRADeviceTaints" in gates)
         assert own.writes == {"create": 2, "update": 1}
-        assert publisher.counters.failures == {}
+        assert publisher.failures == {}
     assert told == [missing]
     named = [gate for text in warnings(caplog) for gate in missing if gate in text]
     assert set(named) == missing
@@ -303,7 +302,7 @@ async def test_an_optional_field_never_costs_the_slice(
         await publish(publisher, pages(["a"], ["b"]), {"b": [DOWN]})
         assert device_names(server) == [["a"], ["b"]]
         assert own.writes["create"] == 3
-        assert publisher.counters.failures == {}
+        assert publisher.failures == {}
         assert publisher.features is not None
         assert publisher.features[Feature.TAINTS] is Support.REFUSED
         await publish(publisher, pages(["a"], ["c"]), {"c": [DOWN]})
@@ -317,8 +316,8 @@ async def test_a_slice_that_is_refused_without_its_optional_fields_too_is_tried_
     async with cluster() as (server, own), running(build_publisher(own)) as publisher:
         await wait_until(lambda: publisher.features is not None)
         publisher.set_desired(pages(["Bad_Name"]), {"Bad_Name": [DOWN]})
-        await wait_until(lambda: publisher.counters.failures[Reason.API_INVALID] >= 4)
-        failures = publisher.counters.failures[Reason.API_INVALID]
+        await wait_until(lambda: publisher.failures[Reason.API_INVALID] >= 4)
+        failures = publisher.failures[Reason.API_INVALID]
         assert own.writes["create"] <= failures + 2  # the bare one, and one that is under way
         await publish(publisher, pages(["good"]), {"good": [DOWN]})
         assert taints_of(server) == {"good": [(DOWN.key, "NoSchedule")]}

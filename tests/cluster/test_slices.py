@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from dranet.cluster import paths
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.slices import PublishListeners, PublishTiming, SlicePublisher
+from dranet.cluster.client import ApiClient, Backoff, JsonObject
+from dranet.cluster.slices import PublishListeners, PublishTiming
 from dranet.errors import ProtocolError, Reason
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer
 from tests.cluster.publishing import (
     DRIVER,
     NODE,
+    CountedPublisher,
     CountingClient,
     build_publisher,
     device_names,
@@ -45,7 +45,7 @@ async def own(server: ApiServer) -> AsyncIterator[CountingClient]:
 @pytest.fixture
 async def publisher(
     own: CountingClient, node: JsonObject, wait_until: WaitUntil
-) -> AsyncIterator[SlicePublisher]:
+) -> AsyncIterator[CountedPublisher]:
     """One that runs, and has asked what the server keeps."""
     assert node["metadata"]["name"] == NODE
     async with running(build_publisher(own)) as made:
@@ -54,7 +54,7 @@ async def publisher(
 
 
 async def test_a_first_publication_makes_slices_of_generation_one_owned_by_the_node(
-    server: ApiServer, publisher: SlicePublisher, node: JsonObject
+    server: ApiServer, publisher: CountedPublisher, node: JsonObject
 ) -> None:
     await publish(publisher, pages(["eth0", "eth1"], ["eth2"]))
     first, second = held(server)
@@ -69,7 +69,7 @@ async def test_a_first_publication_makes_slices_of_generation_one_owned_by_the_n
 
 
 async def test_nothing_is_written_before_the_first_desired_content(
-    own: CountingClient, server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    own: CountingClient, server: ApiServer, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await wait_until(lambda: server.open_watches() == 1)
     assert not publisher.is_published
@@ -78,14 +78,14 @@ async def test_nothing_is_written_before_the_first_desired_content(
     assert held(server) == []
 
 
-async def test_no_devices_are_one_empty_slice(server: ApiServer, publisher: SlicePublisher) -> None:
+async def test_no_devices_are_one_empty_slice(server: ApiServer, publisher: CountedPublisher) -> None:
     await publish(publisher, [])
     assert device_names(server) == [[]]
     assert held(server)[0]["spec"]["pool"]["resourceSliceCount"] == 1
 
 
 async def test_three_hundred_devices_are_three_slices_of_one_generation(
-    server: ApiServer, publisher: SlicePublisher
+    server: ApiServer, publisher: CountedPublisher
 ) -> None:
     names = [f"eth{number:03d}" for number in range(300)]
     await publish(publisher, pages(names[:128], names[128:256], names[256:]))
@@ -93,7 +93,7 @@ async def test_three_hundred_devices_are_three_slices_of_one_generation(
     assert {found["spec"]["pool"]["generation"] for found in held(server)} == {1}
 
 
-async def test_equal_content_again_writes_nothing(own: CountingClient, publisher: SlicePublisher) -> None:
+async def test_equal_content_again_writes_nothing(own: CountingClient, publisher: CountedPublisher) -> None:
     await publish(publisher, pages(["eth0"]))
     before = own.writes.copy()
     await publish(publisher, pages(["eth0"]))
@@ -103,7 +103,7 @@ async def test_equal_content_again_writes_nothing(own: CountingClient, publisher
 
 
 async def test_a_restarted_driver_finds_its_slices_and_writes_nothing(
-    server: ApiServer, publisher: SlicePublisher
+    server: ApiServer, publisher: CountedPublisher
 ) -> None:
     await publish(publisher, pages(["eth0"], ["eth1"]))
     async with CountingClient(server) as other, running(build_publisher(other)) as second:
@@ -112,7 +112,7 @@ async def test_a_restarted_driver_finds_its_slices_and_writes_nothing(
 
 
 async def test_one_changed_slice_is_updated_in_place_and_two_bump_the_generation(
-    own: CountingClient, server: ApiServer, publisher: SlicePublisher
+    own: CountingClient, server: ApiServer, publisher: CountedPublisher
 ) -> None:
     await publish(publisher, pages(["a"], ["b"], ["c"]))
     uids = [found["metadata"]["uid"] for found in held(server)]
@@ -125,15 +125,15 @@ async def test_one_changed_slice_is_updated_in_place_and_two_bump_the_generation
     assert own.writes == {"create": 3, "update": 1 + 3}
 
 
-async def test_fewer_pages_delete_the_redundant_slice(server: ApiServer, publisher: SlicePublisher) -> None:
+async def test_fewer_pages_delete_the_redundant_slice(server: ApiServer, publisher: CountedPublisher) -> None:
     await publish(publisher, pages(["a"], ["b"]))
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
-    assert (publisher.generation, publisher.counters.writes["delete"]) == (1, 1)
+    assert (publisher.generation, publisher.writes["delete"]) == (1, 1)
 
 
 async def test_slices_of_other_nodes_and_drivers_are_not_touched(
-    own: CountingClient, server: ApiServer, client: ApiClient, publisher: SlicePublisher
+    own: CountingClient, server: ApiServer, client: ApiClient, publisher: CountedPublisher
 ) -> None:
     for driver, node in ((DRIVER, "node-b"), ("other.driver", NODE)):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
@@ -145,7 +145,7 @@ async def test_slices_of_other_nodes_and_drivers_are_not_touched(
 
 
 async def test_slices_that_others_wiped_come_back(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"], ["b"]))
     old = {found["metadata"]["uid"] for found in held(server)}
@@ -158,7 +158,7 @@ async def test_slices_that_others_wiped_come_back(
 
 
 async def test_a_slice_that_others_changed_is_put_right(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"]))
     (found,) = held(server)
@@ -169,7 +169,7 @@ async def test_a_slice_that_others_changed_is_put_right(
 
 
 async def test_a_wipe_while_the_watch_was_broken_is_found(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"]))
     server.fail_next("WATCH", paths.RESOURCE_SLICES, 503, count=2)
@@ -181,7 +181,7 @@ async def test_a_wipe_while_the_watch_was_broken_is_found(
 
 
 async def test_slices_of_a_replaced_node_object_get_the_new_owner(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, node: JsonObject, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, node: JsonObject, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"]))
     await client.delete(paths.node(NODE))
@@ -196,7 +196,7 @@ async def test_slices_of_a_replaced_node_object_get_the_new_owner(
 async def test_a_node_object_that_comes_late_is_waited_for(client: ApiClient, wait_until: WaitUntil) -> None:
     async with running(build_publisher(client)) as publisher:
         publisher.set_desired(pages(["a"]))
-        await wait_until(lambda: publisher.counters.failures[Reason.API_NOT_FOUND] > 0)
+        await wait_until(lambda: publisher.failures[Reason.API_NOT_FOUND] > 0)
         assert "nodes" in publisher.last_error
         await client.create(paths.NODES, {"metadata": {"name": NODE}})
         await wait_until(lambda: publisher.is_published and publisher.last_error == "")
@@ -206,7 +206,7 @@ async def test_a_node_object_that_never_comes_is_not_looked_for_at_that_pace_for
     server: ApiServer, own: CountingClient, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     """As with a wrong node name on every node."""
-    publisher = SlicePublisher(own, DRIVER, NODE, timing=PublishTiming(retries=Backoff(3600, 3600)))
+    publisher = CountedPublisher(own, PublishTiming(retries=Backoff(3600, 3600)))
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -226,7 +226,7 @@ async def test_a_node_object_that_never_comes_is_not_looked_for_at_that_pace_for
 async def test_a_node_object_that_is_late_is_looked_for_every_few_seconds(
     own: CountingClient, client: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher = SlicePublisher(own, DRIVER, NODE, timing=PublishTiming(retries=Backoff(3600, 3600)))
+    publisher = CountedPublisher(own, PublishTiming(retries=Backoff(3600, 3600)))
     waits: list[float] = []
     real = publisher._wait_for_desired
 
@@ -242,7 +242,7 @@ async def test_a_node_object_that_is_late_is_looked_for_every_few_seconds(
 
 
 async def test_a_watch_that_lags_behind_never_leads_to_duplicates(
-    own: CountingClient, server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    own: CountingClient, server: ApiServer, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await wait_until(lambda: server.open_watches() == 1)
     server.hold_watches()
@@ -258,7 +258,7 @@ async def test_a_watch_that_lags_behind_never_leads_to_duplicates(
 
 
 async def test_a_create_whose_answer_was_lost_is_not_repeated(
-    own: CountingClient, server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    own: CountingClient, server: ApiServer, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await wait_until(lambda: server.open_watches() == 1)
     server.hold_watches()
@@ -271,12 +271,12 @@ async def test_a_create_whose_answer_was_lost_is_not_repeated(
 
 @pytest.mark.parametrize("status", [409, 500, 503, 403, 422])
 async def test_a_refused_write_is_tried_again(
-    server: ApiServer, publisher: SlicePublisher, status: int
+    server: ApiServer, publisher: CountedPublisher, status: int
 ) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, status, count=3)
     await publish(publisher, pages(["a"], ["b"]))
     assert device_names(server) == [["a"], ["b"]]
-    assert publisher.counters.failures.total() == 3
+    assert publisher.failures.total() == 3
 
 
 async def test_failures_writes_and_the_last_success_are_there_for_the_metrics(
@@ -298,7 +298,7 @@ async def test_failures_writes_and_the_last_success_are_there_for_the_metrics(
 
 
 async def test_a_conflicting_update_is_tried_again_on_the_newest_version(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"]))
     await wait_until(lambda: server.open_watches() == 1)
@@ -308,15 +308,15 @@ async def test_a_conflicting_update_is_tried_again_on_the_newest_version(
     await publish(publisher, pages(["b"]))
     assert device_names(server) == [["b"]]
     assert held(server)[0]["metadata"]["labels"] == {"x": "y"}
-    assert publisher.counters.failures == {Reason.API_CONFLICT: 1}
+    assert publisher.failures == {Reason.API_CONFLICT: 1}
     server.release_watches()
 
 
 async def test_invalid_content_is_logged_once_counted_and_mended_by_new_content(
-    server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
+    server: ApiServer, publisher: CountedPublisher, wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.set_desired(pages(["Not_A_Label"]))
-    await wait_until(lambda: publisher.counters.failures[Reason.API_INVALID] >= 3)
+    await wait_until(lambda: publisher.failures[Reason.API_INVALID] >= 3)
     assert not publisher.is_published
     assert "devices[0].name" in publisher.last_error
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -329,10 +329,10 @@ async def test_new_content_does_not_wait_for_the_retry_of_the_old(
     client: ApiClient, node: JsonObject, wait_until: WaitUntil
 ) -> None:
     assert node
-    patient = SlicePublisher(client, DRIVER, NODE, timing=PublishTiming(retries=Backoff(3600, 3600)))
+    patient = CountedPublisher(client, PublishTiming(retries=Backoff(3600, 3600)))
     async with running(patient) as publisher:
         publisher.set_desired(pages(["Bad_Name"]))
-        await wait_until(lambda: publisher.counters.failures[Reason.API_INVALID] == 1)
+        await wait_until(lambda: publisher.failures[Reason.API_INVALID] == 1)
         await publish(publisher, pages(["good"]))
 
 
@@ -376,10 +376,7 @@ async def test_two_drivers_that_disagree_do_not_write_at_full_speed(
     """Two of one name on one node, as when somebody ran a second one by hand: each undoes the other."""
     assert node
     async with CountingClient(server) as shared:
-        publishers = [
-            SlicePublisher(shared, DRIVER, NODE, timing=PublishTiming(repairs=Backoff(0.2, 1.0)))
-            for _ in range(2)
-        ]
+        publishers = [CountedPublisher(shared, PublishTiming(repairs=Backoff(0.2, 1.0))) for _ in range(2)]
         tasks = [asyncio.create_task(publisher.run()) for publisher in publishers]
         for publisher, mtu in zip(publishers, (1500, 9000), strict=True):
             await publish(publisher, pages(["a"], mtu=mtu))
@@ -391,7 +388,7 @@ async def test_two_drivers_that_disagree_do_not_write_at_full_speed(
 
 
 async def test_an_answer_that_is_no_api_object_is_tried_again(
-    server: ApiServer, own: CountingClient, publisher: SlicePublisher, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, own: CountingClient, publisher: CountedPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = own.create
     answers: list[Exception | JsonObject] = [{"kind": "Status"}, ProtocolError("not a JSON object")]
@@ -406,14 +403,14 @@ async def test_an_answer_that_is_no_api_object_is_tried_again(
     monkeypatch.setattr(own, "create", create)
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
-    assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 2}
+    assert publisher.failures == {Reason.PROTOCOL_ERROR: 2}
 
 
 @pytest.mark.parametrize("odd", [{}, {"kind": "Status", "status": "Success"}, {"metadata": None}])
 async def test_an_answer_that_is_no_node_is_tried_again(
     server: ApiServer,
     own: CountingClient,
-    publisher: SlicePublisher,
+    publisher: CountedPublisher,
     monkeypatch: pytest.MonkeyPatch,
     odd: JsonObject,
 ) -> None:
@@ -425,7 +422,7 @@ async def test_an_answer_that_is_no_node_is_tried_again(
     monkeypatch.setattr(own, "get", get)
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
-    assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 1}
+    assert publisher.failures == {Reason.PROTOCOL_ERROR: 1}
 
 
 # One instance after the other, and after itself.
@@ -501,7 +498,7 @@ async def test_a_write_that_was_under_way_at_the_hand_over_is_repaired_by_the_su
         await publish(new, pages(["a"]))
         (stored,) = held(server)
         await client.create(paths.RESOURCE_SLICES, _as_new(stored))
-        await wait_until(lambda: new.counters.writes["delete"] == 1)
+        await wait_until(lambda: new.writes["delete"] == 1)
         await wait_until(lambda: new.is_published)
         assert device_names(server) == [["a"]]
 
@@ -511,7 +508,7 @@ def _as_new(stored: JsonObject) -> JsonObject:
     return {"metadata": metadata, "spec": stored["spec"]}
 
 
-async def test_it_does_not_run_twice_at_once(publisher: SlicePublisher) -> None:
+async def test_it_does_not_run_twice_at_once(publisher: CountedPublisher) -> None:
     with pytest.raises(RuntimeError, match="runs already"):
         await publisher.run()
 
@@ -540,7 +537,7 @@ async def test_what_the_garbage_collector_has_left_over_gets_the_new_owner_with_
     server: ApiServer,
     client: ApiClient,
     own: CountingClient,
-    publisher: SlicePublisher,
+    publisher: CountedPublisher,
     wait_until: WaitUntil,
 ) -> None:
     await publish(publisher, pages(["a"], ["b"], ["c"]))
@@ -556,7 +553,7 @@ async def test_what_the_garbage_collector_has_left_over_gets_the_new_owner_with_
 
 
 async def test_a_node_that_was_replaced_while_the_watch_was_broken_gets_its_slices(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"]))
     await wait_until(lambda: server.open_watches() == 1)
@@ -568,7 +565,7 @@ async def test_a_node_that_was_replaced_while_the_watch_was_broken_gets_its_slic
 
 
 async def test_a_node_that_was_replaced_while_the_watch_was_cut_gets_its_slices_with_the_next_change(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, client: ApiClient, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     """No list is needed then: the watch goes on where it was."""
     await publish(publisher, pages(["a"]))
@@ -590,7 +587,7 @@ async def test_a_node_that_cannot_be_read_keeps_no_change_from_being_published(
     server.fail_next("GET", paths.node(NODE), 403, count=3)
     async with running(publisher):
         publisher.set_desired(pages(["b"]))
-        await wait_until(lambda: publisher.counters.failures[Reason.API_FORBIDDEN] == 3)
+        await wait_until(lambda: publisher.failures[Reason.API_FORBIDDEN] == 3)
         assert device_names(server) == [["b"]]
         await wait_until(lambda: publisher.is_published and publisher.last_error == "")
 
@@ -604,7 +601,7 @@ def owner_uid(found: JsonObject) -> str:
 
 
 async def test_one_watch_of_only_this_nodes_slices_and_at_idle_not_one_request(
-    server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    server: ApiServer, publisher: CountedPublisher, wait_until: WaitUntil
 ) -> None:
     await publish(publisher, pages(["a"]))
     await wait_until(lambda: server.open_watches() == 1)
@@ -618,7 +615,7 @@ async def test_one_watch_of_only_this_nodes_slices_and_at_idle_not_one_request(
 
 
 async def test_a_server_that_asks_for_patience_is_not_written_to_before_its_time(
-    server: ApiServer, own: CountingClient, publisher: SlicePublisher, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, own: CountingClient, publisher: CountedPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
     real = publisher._wait_for_desired

@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
-from dranet.cluster import paths, watch
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
-from dranet.cluster.credentials import access_from_url
-from dranet.cluster.watch import Snapshot, fetch_snapshot, list_and_watch
+from dranet.cluster import paths
+from dranet.cluster.client import (
+    ApiClient,
+    Backoff,
+    EventType,
+    JsonObject,
+    Snapshot,
+    WatchEvent,
+    fetch_snapshot,
+    list_and_watch,
+)
+from dranet.cluster.transport import access_from_url
 from dranet.errors import ProtocolError
 from testbed.apiserver.server import ApiServer
 from tests.support.waiting import until
@@ -139,7 +146,7 @@ async def test_trouble_is_logged_once_and_so_is_its_end(
     server.fail_next("GET", MAPS, 500, count=5)
     assert await next_snapshot(news) == set()
     await asyncio.gather(next_event(news), client.create(MAPS, config_map("a")))
-    texts = [record.message for record in caplog.records if record.name == "dranet.cluster.watch"]
+    texts = [record.message for record in caplog.records if record.name == "dranet.cluster.client"]
     assert [text.split(",")[0] for text in texts] == [
         f"following {MAPS} stopped",
         f"following {MAPS} works again",
@@ -149,11 +156,11 @@ async def test_trouble_is_logged_once_and_so_is_its_end(
 async def test_a_server_that_lets_us_wait_before_it_fails_does_not_work_again(
     server: ApiServer, news: News, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_STEADY_SECONDS", 0.0)  # every failure comes later than that
+    monkeypatch.setattr("dranet.cluster.client._STEADY_SECONDS", 0.0)  # every failure comes later than that
     caplog.set_level(logging.INFO)
     server.fail_next("GET", MAPS, 504, count=3)
     assert await next_snapshot(news) == set()
-    texts = [record.message for record in caplog.records if record.name == "dranet.cluster.watch"]
+    texts = [record.message for record in caplog.records if record.name == "dranet.cluster.client"]
     assert [text.split(",")[0] for text in texts] == [f"following {MAPS} stopped"]
 
 

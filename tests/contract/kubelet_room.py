@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dranet.kubelet.health import DeviceHealthFact
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
-from dranet.kubelet.plugin import ANSWER_SECONDS, PreparedDeviceAnswer, PrepareOutcome
+from dranet.kubelet.plugin import ANSWER_SECONDS, DeviceHealthFact, PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import ClaimRef
 from testbed.kubelet.nouns import KubeletOptions
 from testbed.kubelet.plugins import PluginManager
@@ -142,5 +141,5 @@ async def registered(root: Path, options: KubeletOptions = QUICK) -> AsyncIterat
     room, node = Room(root), Node(root, options)
     async with node.running(), room.serving():
         await node.wait_registered()
-        await eventually(lambda: room.plugin.registered)
+        await eventually(lambda: room.plugin.capabilities.registered)
         yield room, node

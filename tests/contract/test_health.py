@@ -13,13 +13,14 @@ import grpc.aio
 import pytest
 from msgspec import structs
 
-from dranet.kubelet.health import (
+from dranet.kubelet.plugin import (
     HEALTH_RESEND_SECONDS,
     HEALTH_TIMEOUT_SECONDS,
     DeviceHealthFact,
     HealthService,
+    KubeletObserver,
 )
-from dranet.kubelet.server import UnixServer
+from dranet.kubelet.sockets import UnixServer
 from dranet.pb import health_v1_pb2
 from testbed.kubelet.health import HealthBoard
 from testbed.kubelet.nouns import KubeletDevice, KubeletOptions
@@ -221,9 +222,10 @@ async def test_a_subscriber_that_does_not_read_holds_up_nobody_and_gathers_nothi
     script.facts = tuple(
         DeviceHealthFact(POOL, f"nic-{number}", healthy=True, message="x" * 1000) for number in range(200)
     )
-    service = HealthService(script)
+    seen = KubeletObserver()
+    service = HealthService(script, observer=seen)
     async with serving(root, service) as calls, calls.watch_health(), calls.watch_health() as awake:
-        await eventually(lambda: service.watchers == 2)
+        await eventually(lambda: seen.capabilities.health_streams == 2)
         for _ in range(50):
             await read(awake)
             service.notify()

@@ -38,7 +38,7 @@ async def test_registration_goes_before_the_calls_in_flight_and_these_before_the
         await node.wait_registered()
         room.script.hold("u1")
         call = asyncio.create_task(room.calls.prepare(refs("u1")))
-        await eventually(lambda: room.plugin.in_flight)
+        await eventually(lambda: len(room.plugin.list_calls()))
         stopping = asyncio.create_task(room.plugin.stop(drain_seconds=CALL_SECONDS))
         await eventually(lambda: node.manager.plugins == ())
         assert room.calls.dra_socket.exists()

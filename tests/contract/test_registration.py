@@ -121,14 +121,14 @@ async def test_no_name_that_does_not_listen_is_ever_visible(root: Path) -> None:
                 visible = [p.name for p in room.registry.iterdir() if not p.name.startswith(".")]
                 assert visible == [f"{DRIVER}-reg.sock"]
             await eventually(lambda: node.manager.plugins == ())
-    assert room.plugin.registration_error == ""
+    assert room.plugin.capabilities.registration_error == ""
 
 
 async def test_a_kubelet_that_starts_later_finds_the_socket_that_is_there(root: Path) -> None:
     """1.3: at its start the kubelet walks the folder."""
     async with Room(root).serving() as room, Node(root).running() as node:
         await node.wait_registered()
-        await eventually(lambda: room.plugin.registered)
+        await eventually(lambda: room.plugin.capabilities.registered)
 
 
 async def test_a_restarted_kubelet_registers_the_same_socket_again(root: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_restarted_kubelet_registers_the_same_socket_again(root: Path) -
         for _ in range(3):
             async with Node(root).running() as node:
                 await node.wait_registered()
-                await eventually(lambda: room.plugin.registered)
+                await eventually(lambda: room.plugin.capabilities.registered)
                 assert await node.manager.find(DRIVER).prepare(refs("u1"))
         assert room.calls.registration_socket.stat().st_ino == inode
 
@@ -151,7 +151,7 @@ async def test_a_socket_made_anew_is_another_plugin_and_not_the_same_twice(root:
         await eventually(lambda: room.plugin.capabilities.registered_at not in (None, before))
         await node.wait_registered()
         assert node.manager.find(DRIVER) is not first
-        assert room.plugin.registration_error == ""
+        assert room.plugin.capabilities.registration_error == ""
 
 
 async def test_a_registry_folder_that_is_made_anew_is_served_again(root: Path) -> None:
@@ -161,10 +161,10 @@ async def test_a_registry_folder_that_is_made_anew_is_served_again(root: Path) -
             await node.wait_registered()
         shutil.rmtree(room.registry)
         await eventually(room.calls.registration_socket.exists)
-        assert room.plugin.registered is None
+        assert room.plugin.capabilities.registered is None
         async with Node(root).running() as node:
             await node.wait_registered()
-            await eventually(lambda: room.plugin.registered)
+            await eventually(lambda: room.plugin.capabilities.registered)
 
 
 async def test_a_refused_plugin_says_so_stays_and_is_registered_by_a_retry(root: Path) -> None:
@@ -173,28 +173,28 @@ async def test_a_refused_plugin_says_so_stays_and_is_registered_by_a_retry(root:
     unknown = replace(QUICK, known_services=("v9.DRAPlugin",))
     async with Room(root).serving() as room:
         async with Node(root, unknown).running() as node:
-            await eventually(lambda: room.plugin.registered is False)
-            assert "v1.DRAPlugin, v1beta1.DRAPlugin" in room.plugin.registration_error
+            await eventually(lambda: room.plugin.capabilities.registered is False)
+            assert "v1.DRAPlugin, v1beta1.DRAPlugin" in room.plugin.capabilities.registration_error
             first = room.plugin.capabilities.registered_at
             await eventually(lambda: room.plugin.capabilities.registered_at != first)
             with pytest.raises(PluginFailure, match="not registered"):
                 node.manager.find(DRIVER)
         async with Node(root).running() as node:
             await node.wait_registered()
-            await eventually(lambda: room.plugin.registered)
-            assert room.plugin.registration_error == ""
+            await eventually(lambda: room.plugin.capabilities.registered)
+            assert room.plugin.capabilities.registration_error == ""
 
 
 async def test_the_answer_to_a_refusal_is_an_error_with_the_kubelets_words(root: Path) -> None:
     """4.4: OK when registered, else a gRPC error; the status is None before the first word."""
     async with Room(root).serving() as room:
-        assert room.plugin.registered is None
+        assert room.plugin.capabilities.registered is None
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await room.calls.notify(registered=False, error="no such handler")
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert refused.value.details() == "registration failed: no such handler"
         await room.calls.notify(registered=True)
-        assert room.plugin.registered is True
+        assert room.plugin.capabilities.registered is True
 
 
 async def test_a_registration_that_is_repeated_changes_nothing(root: Path) -> None:
@@ -224,10 +224,10 @@ async def test_get_info_answers_within_its_second_under_load(root: Path) -> None
         uids = [f"u{number}" for number in range(300)]
         room.script.hold(*uids)
         waiting = asyncio.create_task(room.calls.prepare_each(refs(*uids)))
-        await eventually(lambda: room.plugin.in_flight == len(uids))
+        await eventually(lambda: len(room.plugin.list_calls()) == len(uids))
         for _ in range(50):  # one by one: of many at once each would wait for what this side makes of them
             assert (await room.calls.get_info()).name == DRIVER
-        assert room.plugin.in_flight == len(uids)
+        assert len(room.plugin.list_calls()) == len(uids)
         room.script.release()
         assert len(await waiting) == len(uids)
 
@@ -286,7 +286,7 @@ async def test_the_same_endpoint_under_two_names_is_refused_and_hurts_nobody(roo
         versions = tuple((await room.calls.get_info()).supported_versions)
         second = RegistrationServer(room.registry / "again-reg.sock", DRIVER, room.calls.dra_socket, versions)
         await second.start()
-        await eventually(lambda: "already registered" in second.error)
+        await eventually(lambda: "already registered" in second.observer.capabilities.registration_error)
         await second.stop()
         assert node.manager.plugins == (first,)
         assert await first.prepare(refs("u1"))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from dranet.cluster.claim_status import build_entries
+from dranet.cluster.claims import build_entries
 from dranet.cluster.client import JsonObject
 from dranet.cluster.nodes import NodeDevice, NodeDevices
 from dranet.driver.alignment import watch as module

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import ClusterAccess
+from dranet.cluster.transport import ClusterAccess
 from dranet.driver import app
 from dranet.driver.app import Shutdown
 from dranet.driver.assembly import Services

@@ -25,7 +25,7 @@ from dranet.driver.features import (
 )
 from dranet.driver.probes.server import PartState, PortContent, ProbeServer
 from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus
-from dranet.kubelet.capabilities import KubeletCapabilities, KubeletObserver
+from dranet.kubelet.plugin import KubeletCapabilities, KubeletObserver
 from dranet.model.findings import Finding, Severity, find_worst, ok, parse_finding
 from dranet.runtime.nri import EventForm, RuntimeCapabilities
 from dranet.settings import HealthTaints, PublishGpus, Settings

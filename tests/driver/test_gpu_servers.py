@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.client import ApiClient, JsonObject, Snapshot
 from dranet.cluster.nodes import MAX_SLICES, NodeDevices
-from dranet.cluster.watch import Snapshot
+from dranet.cluster.transport import access_from_url
 from dranet.driver.gpus import (
     PATIENCE_SECONDS,
     TOO_MANY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dranet.driver.health import UNKNOWN_SECONDS, SteadyHealth
-from dranet.kubelet.health import DeviceHealthFact
+from dranet.kubelet.plugin import DeviceHealthFact
 
 WELL = DeviceHealthFact("node", "eth1", True)
 OFF = DeviceHealthFact("node", "eth1", None, "eth1 is administratively down")

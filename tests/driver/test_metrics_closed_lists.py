@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from dranet.cluster import paths
-from dranet.cluster.client import _VERBS
+from dranet.cluster.messages import METHOD_VERBS
 from dranet.driver.alignment.watch import LEVELS
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.reconcile.pods import Action
@@ -68,4 +68,4 @@ def test_a_request_is_counted_by_what_it_is_about(path: str, name: str, is_colle
 
 
 def test_every_verb_that_the_client_counts_is_on_the_list() -> None:
-    assert {*_VERBS.values(), "get", "list", "watch"} == set(VERBS)
+    assert {*METHOD_VERBS.values(), "get", "list", "watch"} == set(VERBS)

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
 from dranet.cluster.events import EventNote, ObjectRef
+from dranet.cluster.transport import access_from_url
 from dranet.driver.reports import reporter as report
 from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.errors import ClusterError, DranetError, ProtocolError, Reason

@@ -14,7 +14,7 @@ from dranet.claims.alignment import AlignmentCandidate, Better, Verdict
 from dranet.claims.report import add_alignment
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports import reporter as report
 from dranet.driver.reports.announcer import Announcer

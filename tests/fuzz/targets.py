@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-from dranet.cluster.http import read_body, read_head
 from dranet.cluster.messages import parse_object
+from dranet.cluster.transport import read_body, read_head
 from dranet.errors import ProtocolError
 from dranet.kernel.dhcp import message, wire
 from dranet.wire import FrameDecoder, MuxDecoder

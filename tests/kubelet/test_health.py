@@ -14,16 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.kubelet.health import (
+from dranet.kubelet.plugin import (
     HEALTH_RESEND_SECONDS,
     HEALTH_TIMEOUT_SECONDS,
+    MESSAGE_MAX_BYTES,
     DeviceHealthFact,
     HealthService,
-    cut_message,
+    KubeletObserver,
     wait_or_pass,
 )
-from dranet.kubelet.server import UnixServer
+from dranet.kubelet.sockets import UnixServer
 from dranet.pb import health_v1_pb2
+from dranet.terminal import cut_bytes
 from testbed.pb import health_v1alpha1_pb2
 
 DEADLINE = 10.0
@@ -183,7 +185,8 @@ async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: P
     source = Devices(
         *(DeviceHealthFact("node-1", f"nic-{n}", healthy=True, message="x" * 1000) for n in range(300))
     )
-    health = HealthService(source)
+    seen = KubeletObserver()
+    health = HealthService(source, observer=seen)
     async with (
         serving(kubelet_root / "dra.sock", health) as channel,
         grpc.aio.insecure_channel(f"unix:{kubelet_root / 'dra.sock'}") as other,
@@ -201,7 +204,7 @@ async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: P
         async with asyncio.timeout(60.0):
             while len((await anext(slow)).devices) > 1:
                 pass  # what was on its way; then the state of now, and nothing of what it missed in between
-        assert health.watchers == 2
+        assert seen.capabilities.health_streams == 2
 
 
 @pytest.mark.socket
@@ -217,14 +220,15 @@ async def test_two_instances_say_the_same_of_the_same_devices(kubelet_root: Path
 
 @pytest.mark.socket
 async def test_a_subscriber_that_left_is_forgotten(kubelet_root: Path) -> None:
-    health = HealthService(Devices(UP))
+    seen = KubeletObserver()
+    health = HealthService(Devices(UP), observer=seen)
     async with serving(kubelet_root / "dra.sock", health) as channel:
         async with watching(channel) as stream:
             await anext(stream)
-            assert health.watchers == 1
+            assert seen.capabilities.health_streams == 1
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE
-        while health.watchers:
+        while seen.capabilities.health_streams:
             assert loop.time() < deadline, "still counted"
             await asyncio.sleep(0.005)
 
@@ -248,7 +252,7 @@ async def test_the_wait_ends_at_a_change_or_with_time() -> None:
 
 @given(st.text(max_size=3000) | st.text(st.characters(min_codepoint=0x700), min_size=200, max_size=2000))
 def test_a_message_is_cut_to_1024_bytes_with_dots_at_the_end(text: str) -> None:
-    cut = cut_message(text)
+    cut = cut_bytes(text, MESSAGE_MAX_BYTES)
     assert len(cut.encode()) <= 1024
     if len(text.encode(errors="replace")) <= 1024:
         assert cut == text.encode(errors="replace").decode()
@@ -259,4 +263,4 @@ def test_a_message_is_cut_to_1024_bytes_with_dots_at_the_end(text: str) -> None:
 
 
 def test_a_message_that_is_no_text_can_be_sent() -> None:
-    assert cut_message("driver \udcff") == "driver ?"
+    assert cut_bytes("driver \udcff", MESSAGE_MAX_BYTES) == "driver ?"

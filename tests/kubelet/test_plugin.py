@@ -15,8 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from dranet.errors import ClaimError, StoreError
-from dranet.kubelet.health import HealthService
-from dranet.kubelet.plugin import DraPluginServer, PreparedDeviceAnswer, PrepareOutcome
+from dranet.kubelet.plugin import DraPluginServer, HealthService, PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as v1
 from testbed.pb import dra_v1beta1_pb2 as v1beta1
@@ -342,7 +341,7 @@ async def test_calls_for_one_claim_wait_for_each_other_and_other_claims_pass(kub
         slow = asyncio.create_task(client.prepare("a"))
         await gate.reached.wait()
         undo = asyncio.create_task(client.unprepare("b", "a"))
-        await eventually(lambda: server.in_flight == 2)
+        await eventually(lambda: len(server.list_calls()) == 2)
         assert (await client.prepare("c")).claims["c"].devices
         assert handler.unprepared == []
         gate.open.set()
@@ -367,7 +366,7 @@ async def test_work_goes_on_when_the_kubelet_gives_up_and_the_retry_waits_for_it
             with pytest.raises(grpc.aio.AioRpcError) as gave_up:
                 await client.prepare("a", seconds=0.2)
             assert gave_up.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await eventually(lambda: server.in_flight == 1)
+        await eventually(lambda: len(server.list_calls()) == 1)
         retry = asyncio.create_task(client.prepare("a"))
         gate.open.set()
         assert (await retry).claims["a"].devices
@@ -381,10 +380,10 @@ async def test_a_call_that_was_given_up_before_its_turn_never_starts(kubelet_roo
         slow = asyncio.create_task(client.prepare("a"))
         await gate.reached.wait()
         second = asyncio.create_task(client.prepare("a"))
-        await eventually(lambda: server.in_flight == 2)
+        await eventually(lambda: len(server.list_calls()) == 2)
         second.cancel()
         await asyncio.wait({second})
-        await eventually(lambda: server.in_flight == 1)
+        await eventually(lambda: len(server.list_calls()) == 1)
         gate.open.set()
         await slow
         assert await server.drain(DEADLINE)
@@ -403,7 +402,7 @@ async def test_drain_waits_for_calls_in_flight_and_says_whether_it_was_enough(ku
         gate.open.set()
         assert await drained
         assert (await slow).claims["a"].devices
-        assert server.in_flight == 0
+        assert len(server.list_calls()) == 0
 
 
 async def test_after_refuse_prepare_fails_per_claim_and_unprepare_still_works(kubelet_root: Path) -> None:
@@ -428,7 +427,7 @@ async def test_stop_ends_a_call_that_would_not_and_tells_its_caller(kubelet_root
         await server.stop()
         with pytest.raises(grpc.aio.AioRpcError) as stopped:
             await stuck
-        assert server.in_flight == 0
+        assert len(server.list_calls()) == 0
     assert stopped.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

@@ -55,7 +55,8 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 def status_of(server: RegistrationServer) -> tuple[bool | None, str]:
-    return server.registered, server.error
+    seen = server.observer.capabilities
+    return seen.registered, seen.registration_error
 
 
 def registration_socket(root: Path) -> Path:
@@ -140,7 +141,7 @@ async def test_a_wiped_registry_is_served_again_and_the_status_forgotten(
             shutil.rmtree(path.parent)
         await eventually(path.is_socket)
         assert (await get_info(path)).name == "dra.net"
-        await eventually(lambda: server.registered is None)
+        await eventually(lambda: server.observer.capabilities.registered is None)
         await notify(path, registered=True)
         assert status_of(server) == (True, "")
     assert not path.exists()

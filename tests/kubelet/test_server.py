@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from dranet.kubelet.server import UnixServer
+from dranet.kubelet.sockets import UnixServer
 
 pytestmark = pytest.mark.socket
 

@@ -19,9 +19,8 @@ from google.protobuf.message import Message
 
 from dranet.errors import SettingsError
 from dranet.kubelet import kubelet_plugin
-from dranet.kubelet.health import DeviceHealthFact
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
-from dranet.kubelet.plugin import PrepareOutcome
+from dranet.kubelet.plugin import DeviceHealthFact, PrepareOutcome
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2, registration_pb2
 from dranet.settings import Settings
@@ -61,7 +60,7 @@ FORKS = """
 import asyncio, os, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's own word on fork beside threads
 from pathlib import Path
-from dranet.kubelet.server import UnixServer
+from dranet.kubelet.sockets import UnixServer
 
 async def main(path):
     server = UnixServer(path, [], grace_seconds=0)
@@ -275,7 +274,11 @@ async def test_get_info_does_not_wait_for_the_many_claims_that_are_prepared(kube
 async def test_a_health_change_needs_no_watcher(kubelet_root: Path) -> None:
     async with running(kubelet_root) as plugin:
         plugin.health_changed()
-        assert (plugin.registered, plugin.registration_error, plugin.in_flight) == (None, "", 0)
+        assert (
+            plugin.capabilities.registered,
+            plugin.capabilities.registration_error,
+            len(plugin.list_calls()),
+        ) == (None, "", 0)
 
 
 @pytest.mark.process

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.internal import api_implementation
 
-from dranet.kubelet.health import HEALTH_SERVICES
 from dranet.kubelet.kubelet_plugin import REGISTRATION_SERVICE
-from dranet.kubelet.plugin import DRA_VERSIONS
+from dranet.kubelet.plugin import DRA_VERSIONS, HEALTH_SERVICES
 
 pytest.importorskip("grpc_tools", reason="the generator is a development dependency")
 

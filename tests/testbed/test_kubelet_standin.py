@@ -17,7 +17,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.errors import ClusterError, Reason
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
@@ -954,7 +954,7 @@ async def test_our_own_kubelet_room_meets_new_and_old_kubelets(known: tuple[str,
         await plugin.start()
         try:
             await soon(cluster.kubelet.wait_driver("dra.net"))
-            await eventually(lambda: plugin.registered is True)
+            await eventually(lambda: plugin.capabilities.registered is True)
             pod = await cluster.pod("web", "nic")
             await cluster.claim("nic", "dra.net", pods=[pod])
             await soon(cluster.kubelet.wait_running(uid(pod)))

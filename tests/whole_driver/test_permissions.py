@@ -14,10 +14,10 @@ from kubernetes_validate.utils import validate
 from dranet.cluster import paths
 from dranet.cluster.claims import apply_device_statuses, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.events import NORMAL, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
 from dranet.cluster.slices import SlicePublisher
+from dranet.cluster.transport import FixedToken, access_from_url
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -26,6 +26,7 @@ from testbed.apiserver.identity import User, service_account
 from testbed.apiserver.journal import FOLDER_VARIABLE
 from testbed.apiserver.rbac import Attributes, Authorizer
 from testbed.apiserver.server import ApiServer
+from tests.support.waiting import until
 from tests.support.written_objects.journal import JournalReader
 from tests.whole_driver.permissions import list_needed
 from tools.manifests.admission import build_policies
@@ -50,8 +51,7 @@ def open_client(server: ApiServer, token: str = "") -> ApiClient:
 
 async def wait_published(publisher: SlicePublisher, pages: Sequence[Sequence[str]]) -> None:
     publisher.set_desired([[Device(name, DeviceKind.NIC) for name in page] for page in pages])
-    async with asyncio.timeout(10):
-        await publisher.wait_published()
+    await until(lambda: publisher.is_published, "it is published", 10)
 
 
 @pytest.fixture

@@ -19,11 +19,10 @@ from msgspec.structs import replace
 
 from dranet.cluster import paths, permissions
 from dranet.cluster.capabilities import ask_capabilities
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR
+from dranet.cluster.client import ApiClient, JsonObject, Snapshot, fetch_snapshot
 from dranet.cluster.nodes import NodeDevices, parse_resources
-from dranet.cluster.reviews import Denied, fetch_denied
-from dranet.cluster.watch import Snapshot, fetch_snapshot
+from dranet.cluster.permissions import Denied, fetch_denied
+from dranet.cluster.transport import SERVICE_ACCOUNT_DIR
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.driver.executor import DriverExecutor
 from dranet.driver.features import judge_api

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient
-from dranet.cluster.credential_program import run_credential_program
-from dranet.cluster.watch import fetch_snapshot
+from dranet.cluster.client import ApiClient, fetch_snapshot
 from dranet.errors import ClusterError, Reason, SettingsError
 
 _COLLECTIONS: Mapping[str, Callable[[str], str]] = {
@@ -49,7 +47,7 @@ def _make_client(options: argparse.Namespace) -> ApiClient:
         return _make_client_in_pod()
     try:
         return ApiClient.from_kubeconfig(
-            file, context=options.context, user_agent="dranet-cli", run_program=run_credential_program
+            file, context=options.context, user_agent="dranet-cli", may_run_program=True
         )
     except SettingsError as error:
         hint = "; ".join(filter(None, (error.hint, _WITHOUT_A_CLUSTER)))

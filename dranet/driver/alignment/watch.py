@@ -18,7 +18,7 @@ from functools import partial
 
 from dranet.claims.alignment import AlignmentCandidate, Verdict, judge_pod
 from dranet.claims.report import add_alignment, has_alignment, keep_alignment
-from dranet.cluster.claim_status import key_of
+from dranet.cluster.claims import key_of
 from dranet.cluster.client import JsonObject
 from dranet.cluster.nodes import NodeDevices
 from dranet.driver.alignment.pod_gpus import GpuName, PodGpus, observe_container

@@ -220,7 +220,7 @@ def set_up_gauges(
     metrics.store.unwritten.set_function(lambda: len(store.unwritten))
     metrics.store.quarantined.set_function(lambda: store.quarantine_size)
     metrics.store.size.set_function(lambda: store.size_bytes)
-    metrics.kubelet.registered.set_function(lambda: bool(kubelet.registered))
+    metrics.kubelet.registered.set_function(lambda: bool(kubelet.capabilities.registered))
     metrics.kubelet.health_streams.set_function(lambda: kubelet.capabilities.health_streams)
     metrics.runtime.connected.set_function(lambda: nri.is_ready)
     _begin_at_zero(metrics)

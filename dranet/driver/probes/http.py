@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from dranet.cluster.client import ApiClient
-from dranet.cluster.reviews import fetch_may_get, fetch_user
+from dranet.cluster.permissions import fetch_may_get, fetch_user
 from dranet.errors import DranetError
 from dranet.settings import Authentication, NodePage
 

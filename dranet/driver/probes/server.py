@@ -59,7 +59,9 @@ class Readiness:
             "driver": PartState(not self._leaving.begun, "draining" if self._leaving.begun else ""),
             **({"instance": self._read_instance()} if self._pod_uid else {}),
             "runtime": self._read_runtime(),
-            "kubelet": PartState(bool(self._kubelet.registered), self._kubelet.describe_registration()),
+            "kubelet": PartState(
+                bool(self._kubelet.capabilities.registered), self._kubelet.describe_registration()
+            ),
             "slices": self._read_slices(),
         }
 

@@ -26,10 +26,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.cluster.backoff import Backoff
-from dranet.cluster.claim_status import key_of
-from dranet.cluster.claims import apply_device_statuses, build_field_manager
-from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.claims import apply_device_statuses, build_field_manager, key_of
+from dranet.cluster.client import ApiClient, Backoff, JsonObject
 from dranet.cluster.events import NORMAL, WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached

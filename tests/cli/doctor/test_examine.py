@@ -21,9 +21,15 @@ from dranet.cli.doctor.examine import judge_places
 from dranet.cli.doctor.peers import ask_running_driver, judge_denied, parse_node
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
-from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
-from dranet.cluster.reviews import ACCESS_REVIEWS, Denied
+from dranet.cluster.permissions import (
+    ACCESS_REVIEWS,
+    NAMESPACE,
+    PERMISSIONS,
+    SERVICE_ACCOUNT,
+    Denied,
+    build_rbac,
+)
+from dranet.cluster.transport import access_from_url
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.driver.probes.server import PartState, PortContent, ProbeServer
 from dranet.model.findings import Finding, Severity, ok

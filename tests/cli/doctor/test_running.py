@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from dranet.cli.doctor import peers
 from dranet.cli.doctor.peers import ask_running_driver, fetch_page
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, TokenFile, access_from_url
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, ROLE, build_rbac, build_rules
+from dranet.cluster.transport import FixedToken, TokenFile, access_from_url
 from dranet.driver.probes import server as probes
 from dranet.driver.probes.http import (
     BURST,

@@ -14,7 +14,7 @@ import dranet
 from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from testbed.apiserver.server import ApiServer
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
 from tools.pages.examples import MANIFESTS, print_out

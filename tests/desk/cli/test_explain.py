@@ -18,7 +18,7 @@ from benchmarks.explain import make_cases, make_classes, make_nodes
 from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.explanation import Conclusion, Explanation
 from dranet.desk.allocation.explain.subject import claim_subject

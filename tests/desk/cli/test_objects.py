@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.desk.cli.objects import ClusterObjects, capture_slices, fetch_live, load_files
 from dranet.errors import ClusterError, Reason, SettingsError
 from dranet.settings import load_settings

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.desk.cli.objects import ClusterObjects, Source, _check_identity
 from dranet.desk.cli.validate import build_scope, describe_rules
 from dranet.desk.cli.validate_report import find_pod_templates, inspect

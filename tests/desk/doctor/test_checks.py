@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from dranet.cli.doctor.examine import find_shown, judge_places
 from dranet.cli.doctor.peers import judge_denied, no_answer, parse_running
 from dranet.cluster.capabilities import ApiCapabilities, Support
-from dranet.cluster.permissions import PERMISSIONS
-from dranet.cluster.reviews import Denied
+from dranet.cluster.permissions import PERMISSIONS, Denied
 from dranet.cluster.slice_plan import Feature
 from dranet.desk.doctor.catalogue import CHECKS, ENTRIES, list_entries, run_checks
 from dranet.desk.doctor.checks import Surroundings
@@ -21,7 +20,7 @@ from dranet.desk.doctor.pcie import compute_roce_mtu
 from dranet.desk.doctor.rdma import find_ports_between, find_redirecting
 from dranet.driver.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
 from dranet.inventory.offer import ServedGpus
-from dranet.kubelet.capabilities import KubeletCapabilities
+from dranet.kubelet.plugin import KubeletCapabilities
 from dranet.model.findings import Finding, FlowFacts, Severity
 from dranet.runtime.nri import RuntimeCapabilities
 from dranet.settings import PublishGpus, Settings

@@ -13,8 +13,8 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.permissions import NAMESPACE, SERVICE_ACCOUNT, build_rbac
+from dranet.cluster.transport import FixedToken, access_from_url
 from dranet.errors import ClusterError
 from testbed.apiserver.identity import service_account
 from testbed.apiserver.journal import FOLDER_VARIABLE

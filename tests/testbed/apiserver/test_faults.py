@@ -9,7 +9,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.errors import ClusterError, Reason
 from testbed.apiserver.faults import Chaos, ChaosPlan, Trouble
 from testbed.apiserver.server import ApiServer

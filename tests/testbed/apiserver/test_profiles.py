@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.desk.kubeapi.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dranet.desk.kubeapi.profiles import load_profile
 from dranet.desk.kubeapi.quantities import canonical_quantity, parse_quantity

@@ -11,7 +11,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from dranet.errors import ClusterError, Reason
 from testbed.apiserver.server import ApiServer
 

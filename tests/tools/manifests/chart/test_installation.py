@@ -16,7 +16,7 @@ import yaml
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.transport import access_from_url
 from testbed.apiserver.server import ApiServer
 from tests.documents.kubectl import find_kubectl
 from tests.tools.manifests.chart.cluster import extend_server, list_objects
