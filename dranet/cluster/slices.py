@@ -568,7 +568,7 @@ class SlicePublisher:
         await self._sync.sync(desired)
         self._note_published(desired)
         await self._sync.check_owner(desired)
-        self._note_published(desired)  # the owner may have been written, and that begins anew
+        self._note_published(desired)  # again, as the owner may have been written
 
     def _note_published(self, desired: DesiredPool) -> None:
         self.last_published = time.time()

@@ -1,7 +1,7 @@
 """The way to the API server: where it is, how we prove who we are, and HTTP/1.1 over kept connections.
 
 The kubelet rotates a service account's token and tools rotate client certificates while the process runs, so
-their files are read again when they change. Of HTTP it is message framing only, no JSON (RFC 9112, RFC 9110).
+their files are read again when they change. HTTP is message framing here, without JSON (RFC 9112, RFC 9110).
 The parser takes hostile bytes: all that it raises is :class:`ProtocolError` (not HTTP, or over a limit) and
 :class:`EOFError` (the peer closed early).
 """

@@ -35,7 +35,7 @@ from dranet.terminal import cut_bytes
 
 
 class KubeletCapabilities(Struct, frozen=True):
-    """What the kubelet has shown that it can do: seen in its calls, as it tells no version. Times are unix
+    """What the kubelet has shown that it can do: seen in its calls, as it names no version. Times are unix
     seconds, ``None``: it never happened; services are named as at registration, empty: none yet."""
 
     asked_at: float | None = None
@@ -108,7 +108,7 @@ HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 HEALTH_RESEND_SECONDS = 10.0
 HEALTH_TIMEOUT_SECONDS = 30
-"""The kubelet turns a device that it has not heard of for so long into Unknown, by its own clock: so
+"""The kubelet turns a device that it has not heard of in this time into Unknown, by its own clock: so
 everything is sent on subscription, on a change, and again every :data:`HEALTH_RESEND_SECONDS`."""
 MESSAGE_MAX_BYTES = 1024
 """The kubelet's limit, in characters; it fits however they are counted."""

@@ -1,4 +1,4 @@
-"""gRPC servers on UNIX sockets that stay reachable, and who owns the sockets' folder.
+"""gRPC servers on UNIX sockets that stay reachable, and the owner of the sockets' folder.
 
 A gRPC server that binds over a live socket unlinks it without an error, and at its end unlinks whatever
 is at the path by then, perhaps its successor's. Three rules prevent both here: instances that
