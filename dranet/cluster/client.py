@@ -296,8 +296,7 @@ class ApiClient:
             elif wait_seconds is not None and clock() + wait_seconds < deadline:
                 tries += 1
                 self._note_retry("throttled")
-                # At most twice the time that the server asks for, four times at the second try: it asks the same
-                # of all nodes, and those that it refused together must not return together.
+                # It asks the same of all nodes, and those that it refused together must not return together.
                 longest = min(wait_seconds * 2**tries, deadline - clock())
                 await asyncio.sleep(_random.uniform(wait_seconds, longest))
             else:
