@@ -1,23 +1,19 @@
-"""Which of a pod's devices hang on which PCIe switches and processors: NCCL's topology, as a tree.
+"""NCCL's topology as a tree: which of a pod's devices hang on which PCIe switches and processors.
 
-It has the pod's GPUs and network devices, the bridges above them, and nothing else. What a device *is* (link
-speed, ports, GPU generation) is left out, because NCCL asks the device itself and fills it in: it takes the
-file first, looks for what it lacks in the container's sysfs, finds a function of the file again by its
-address, and removes what no process of the job uses (``src/graph/xml.cc`` and ``topo.cc``). So a GPU that is
-not in the file is found all the same, and hangs on the bridges of the file. The class of a function is there
-for containers without sysfs: NCCL gives up where it finds none.
+It has the pod's GPUs and network devices, and the bridges above them. What a device *is* (link speed, ports,
+GPU generation) is left out, because NCCL asks the device itself: it takes the file first, looks for what it
+lacks in the container's sysfs, finds a function of the file again by its address, and removes what no
+process of the job uses (``src/graph/xml.cc``, ``topo.cc``). So a GPU that is not in the file is found all
+the same. The class of a function is there for containers without sysfs: NCCL gives up where it finds none.
 
-The file lists all processors, those with devices first, and one with number -1. NCCL attaches what is not in
-the file to the processor that sysfs reports, and to number -1 what sysfs does not show. A processor that NCCL
-has to add is taken, from 2.21 to 2.26, for one of another machine without a path to it. NCCL drops those
-without devices.
+The file lists all processors, those with devices first, and one with number -1, to which NCCL attaches what
+sysfs does not show. A processor that NCCL has to add is taken, from 2.21 to 2.26, for one of another machine
+without a path to it. Processors are described in full: NCCL hangs a device that is not on PCI, as the pod's
+``eth0``, on the first one of the file, and gives up over what that lacks.
 
-A switch appears as its upstream port only, as in what NCCL finds by itself: it goes up two steps at a time,
-over the port that a function is plugged into. A way between two bridges is for it one between two switches
-(``paths.cc``), so every port more would make devices on one switch look like devices on several.
-
-Processors are described in full. NCCL hangs a device that is not on PCI, as the pod's ``eth0``, on the first
-one of the file, whichever that is, does not look at it then, and gives up over what it lacks.
+A switch appears as its upstream port only, because NCCL goes up two steps at a time. A way between two
+bridges is for it one between two switches (``paths.cc``), so every port more would make devices on one
+switch look like devices on several.
 """
 
 from __future__ import annotations

@@ -40,18 +40,13 @@ class FaultKind(StrEnum):
 
     @property
     def severity(self) -> FaultSeverity:
-        return _SEVERITIES[self]
-
-
-_SEVERITIES: Mapping[FaultKind, FaultSeverity] = {
-    FaultKind.LINK_DOWN: FaultSeverity.HARD,
-    FaultKind.RDMA_PORT_DOWN: FaultSeverity.HARD,
-    FaultKind.LINK_FLAPPING: FaultSeverity.SOFT,
-    FaultKind.LINK_ERRORS: FaultSeverity.SOFT,
-    FaultKind.PCIE_DEGRADED: FaultSeverity.SOFT,
-    FaultKind.FIRMWARE_CHANGED: FaultSeverity.NOTICE,
-    FaultKind.DRIVER_CHANGED: FaultSeverity.NOTICE,
-}
+        match self:
+            case FaultKind.LINK_DOWN | FaultKind.RDMA_PORT_DOWN:
+                return FaultSeverity.HARD
+            case FaultKind.LINK_FLAPPING | FaultKind.LINK_ERRORS | FaultKind.PCIE_DEGRADED:
+                return FaultSeverity.SOFT
+            case FaultKind.FIRMWARE_CHANGED | FaultKind.DRIVER_CHANGED:
+                return FaultSeverity.NOTICE
 
 
 class PcieLink(Struct, frozen=True):

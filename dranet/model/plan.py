@@ -26,8 +26,6 @@ containers; 3 lacked what brings a workload near its devices: files for its libr
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""
 
-# --- what the host gets back ---------------------------------------------------------------------------
-
 
 class EthtoolState(Struct, frozen=True):
     """What ``ethtool`` reads and sets on a link. What the driver does not support is absent.
@@ -199,9 +197,6 @@ class CpuState(Struct, frozen=True):
 
     irqs: Mapping[str, str] = field(default_factory=dict)
     queues: Mapping[str, str] = field(default_factory=dict)
-
-
-# --- what the pod gets ---------------------------------------------------------------------------------
 
 
 class AttachStep(Struct, frozen=True, tag_field="step"):
@@ -542,8 +537,7 @@ class PreparedClaim(Struct, frozen=True):
 
     def without_leases(self) -> PreparedClaim:
         """What renewals, which come at any time, leave alone."""
-        return replace(self, devices=tuple(map(_without_lease, self.devices)))
-
-
-def _without_lease(device: PreparedDevice) -> PreparedDevice:
-    return device if device.plan is None else replace(device, plan=replace(device.plan, lease=None))
+        devices = (
+            d if d.plan is None else replace(d, plan=replace(d.plan, lease=None)) for d in self.devices
+        )
+        return replace(self, devices=tuple(devices))

@@ -159,15 +159,9 @@ def plan_device(
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
     Args:
-        device: the allocated device.
-        host: the state of its link now; ``None`` for a device without a link.
-        config: decoded and merged for this device.
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules: as in
+            :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
         rdma_exclusive: RDMA devices belong to one network namespace each, so they also have to move.
-        lease: what a DHCP server gave, where the config wants that.
-        mac_seed: seed of a generated hardware address; different for each device of each claim.
-        physical_function_mtu: MTU of the physical function above a virtual one, where it can be seen.
-        cpus: the CPUs of the node, and those that work for the device now, if the config asks for near ones.
-        host_rules: the policy rules of the host's namespace.
         ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
 
     Raises:

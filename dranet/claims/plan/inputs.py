@@ -11,9 +11,6 @@ from dranet.model.parameters.interface import IPV6_MTU_MIN
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddRule, DhcpLease, LinkState
 
-VRF_TABLES_FROM, VRF_TABLES = 1000, 1000
-"""Tables of VRFs that name none: as many, from there on. DraNet's numbers."""
-
 _FNV32_OFFSET, _FNV32_PRIME = 0x811C9DC5, 0x01000193
 
 
@@ -28,7 +25,7 @@ class PlanInput(Struct, frozen=True):
     config: NetworkConfig
     lease: DhcpLease | None = None
     mac_seed: str = ""
-    """Seed of a generated hardware address, so that it is the same the next time."""
+    """Seed of a generated hardware address: the same the next time, and another one for each device."""
     physical_function_mtu: int | None = None
     """MTU of the PF of a virtual function; ``None`` where it cannot be seen."""
     cpus: CpuSurroundings | None = None
@@ -89,11 +86,11 @@ class PlanInput(Struct, frozen=True):
 
 
 def default_vrf_table(name: str) -> int:
-    """1000 to 1999 by FNV-1a of the name (32 bits, as Go's ``hash/fnv``): the same on every node."""
+    """1000 to 1999, as in DraNet, by FNV-1a of the name (32 bits, as Go's ``hash/fnv``)."""
     value = _FNV32_OFFSET
     for byte in name.encode():
         value = (value ^ byte) * _FNV32_PRIME & 0xFFFFFFFF
-    return VRF_TABLES_FROM + value % VRF_TABLES
+    return 1000 + value % 1000
 
 
 def is_ipv6(text: str) -> bool:
