@@ -265,7 +265,7 @@ def test_a_program_is_described_and_a_gone_one_is_none(load: Load) -> None:
         for number in [int(line.split()[1])]
     )
     assert program_id in list(programs.iter_program_ids())
-    assert read_program(program_id) == programs.Program(program_id, 3, "described_15byt")
+    assert read_program(program_id) == programs.BpfProgram(program_id, 3, "described_15byt")
     assert read_program(2**31 - 1) is None
 
 
@@ -297,7 +297,7 @@ class SilentKernel(NetlinkSocket):
 
 
 def test_without_a_classifier_in_the_kernel_no_link_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {1: programs.Program(1, 8, "sd_devices"), 2: None}
+    others = {1: programs.BpfProgram(1, 8, "sd_devices"), 2: None}
     monkeypatch.setattr(programs, "iter_program_ids", lambda: iter(others))
     monkeypatch.setattr(programs, "read_program", others.__getitem__)
     monkeypatch.setattr(programs, "query_attached", None)
@@ -310,9 +310,9 @@ def test_without_a_classifier_in_the_kernel_no_link_is_asked(monkeypatch: pytest
 def test_hundreds_of_programs_are_not_opened_for_a_few_links(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
-    def open_other(program_id: int) -> programs.Program:
+    def open_other(program_id: int) -> programs.BpfProgram:
         opened.append(program_id)
-        return programs.Program(program_id, 15, "sd_devices")
+        return programs.BpfProgram(program_id, 15, "sd_devices")
 
     monkeypatch.setattr(programs, "iter_program_ids", lambda: iter(range(1, 201)))
     monkeypatch.setattr(programs, "read_program", open_other)
@@ -324,9 +324,9 @@ def test_hundreds_of_programs_are_not_opened_for_a_few_links(monkeypatch: pytest
 def test_the_search_for_a_classifier_ends_at_the_first(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     load("nothing")
     monkeypatch.setattr(programs, "_PROGRAMS_WORTH_OPENING", 100_000)  # this machine may have many others
-    seen: list[programs.Program | None] = []
+    seen: list[programs.BpfProgram | None] = []
 
-    def read_and_keep(program_id: int) -> programs.Program | None:
+    def read_and_keep(program_id: int) -> programs.BpfProgram | None:
         seen.append(read_program(program_id))
         return seen[-1]
 

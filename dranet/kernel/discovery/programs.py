@@ -192,7 +192,7 @@ _MOST_PROGRAMS = 64
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Program(Struct, frozen=True):
+class BpfProgram(Struct, frozen=True):
     """A loaded program. ``name`` has at most 15 bytes and may be empty."""
 
     id: int
@@ -236,7 +236,7 @@ def _opened(command: int, number: int, what: str) -> AbstractContextManager[int]
     return closing_fd(fd)
 
 
-def read_program(program_id: int) -> Program | None:
+def read_program(program_id: int) -> BpfProgram | None:
     """Type and name of a program; ``None`` when it is gone."""
     try:
         with _opened(BPF_PROG_GET_FD_BY_ID, program_id, "program") as fd:
@@ -253,10 +253,10 @@ def _read_info(fd: int, size: int, operation: str) -> bytes:
     return info.raw
 
 
-def parse_program(program_id: int, info: bytes) -> Program:
+def parse_program(program_id: int, info: bytes) -> BpfProgram:
     """Parse ``struct bpf_prog_info``; bytes that are no UTF-8 are replaced."""
     kind, name = _INFO.unpack(info)
-    return Program(program_id, kind, name.partition(b"\0")[0].decode(errors="replace"))
+    return BpfProgram(program_id, kind, name.partition(b"\0")[0].decode(errors="replace"))
 
 
 class Attached(Struct, frozen=True):
