@@ -1,9 +1,8 @@
 """Which optional fields of a slice the API server keeps: asked of it, never inferred from a version.
 
-A gate may be off in any version, and several servers behind one address may differ. So a slice with the
-field is created as a dry run: the server does everything but store it, and its answer shows what it would
-have stored. It is asked at start, and again when the server may be another one; what a real write showed
-counts more. Why, and what follows from the answer: ``docs/decisions/025-what-the-api-server-keeps.md``.
+A slice with the field is created as a dry run, at the start and again when the server may be another one;
+what a real write showed counts more. Why, and what follows:
+``docs/decisions/025-what-the-api-server-keeps.md``.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ class Support(StrEnum):
 
 
 class FieldSupport(Struct, frozen=True):
-    """One finding."""
-
     feature: Feature
     support: Support
 
@@ -70,7 +67,6 @@ class ApiCapabilities(Struct, frozen=True):
 
     @property
     def unusable(self) -> frozenset[Feature]:
-        """What not to send."""
         return frozenset(finding.feature for finding in self if not finding.is_usable)
 
     def or_else(self, earlier: ApiCapabilities) -> ApiCapabilities:
@@ -80,7 +76,6 @@ class ApiCapabilities(Struct, frozen=True):
         )
 
     def but(self, support: Support, features: Collection[Feature]) -> ApiCapabilities:
-        """With another finding for these features."""
         return ApiCapabilities({**self.found, **dict.fromkeys(features, support)})
 
 
@@ -196,7 +191,6 @@ class CapabilityFollower:
 
     @property
     def features(self) -> ApiCapabilities | None:
-        """What is known; ``None`` before the first answer."""
         return self._answer
 
     def doubt(self) -> None:

@@ -112,27 +112,15 @@ def build_field_manager(driver_name: str, node_name: str) -> str:
     return f"{manager[: FIELD_MANAGER_MAX_CHARACTERS - _DIGEST_CHARACTERS - 1]}-{digest}"
 
 
-def _ignore(_: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]) -> None:
-    """Ignore the entries."""
-    del before, written
-
-
-def _as_they_are(
-    _: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject]
-) -> Sequence[DeviceStatus]:
-    del existing
-    return statuses
-
-
 async def apply_device_statuses(
     client: ApiClient,
     claim: ClaimRef,
     field_manager: str,
     statuses: Sequence[DeviceStatus],
     *,
-    complete: Complete = _as_they_are,
+    complete: Complete = lambda _, statuses, __: statuses,
     on_dropped: Callable[[], None] = lambda: None,
-    on_written: OnWritten = _ignore,
+    on_written: OnWritten = lambda *_: None,
     now: Callable[[], datetime] = _utc_now,
 ) -> bool:
     """Report all our devices of a claim in one apply: entries of this ``field_manager`` that are left out
@@ -483,7 +471,6 @@ def _build_entry(
 
 
 def _read_transitions(entry: JsonObject) -> dict[tuple[str, str], str]:
-    """``lastTransitionTime`` by condition type and status."""
     return {
         (str(item.get("type")), str(item.get("status"))): str(item["lastTransitionTime"])
         for item in entry.get("conditions") or ()

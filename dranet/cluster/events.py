@@ -101,8 +101,6 @@ def _utc_now() -> datetime:
 
 
 class EventRecorder:
-    """Writes Events in the name of ``component`` (the driver) on ``host`` (the node)."""
-
     def __init__(
         self,
         client: ApiClient,
@@ -210,8 +208,6 @@ class EventRecorder:
 
 
 class _Share(Struct):
-    """How many Events an object may still have."""
-
     left: float
     at: datetime
     is_reported: bool = False

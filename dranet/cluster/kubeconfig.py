@@ -254,7 +254,6 @@ class _Program(Struct, frozen=True):
         return arguments
 
     def _describe(self, version: str, *, interactive: bool) -> dict[str, Any]:
-        """The ``ExecCredential`` that the program gets."""
         spec: dict[str, Any] = {"interactive": interactive}
         if self.entry.get("provideClusterInfo") is True:
             cluster: dict[str, Any] = {"server": self.server, "config": self._find_config()}

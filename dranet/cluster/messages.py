@@ -71,7 +71,6 @@ def failure_from_status(request: RequestName, code: int, status: Mapping[str, An
 
 
 def failure_from_exception(request: RequestName, url: str, error: Exception) -> ClusterError:
-    """The error of a request that got no whole answer."""
     return ClusterError(
         f"{request}: no answer from {url}: {_describe(error)}",
         reason=Reason.API_UNAVAILABLE,

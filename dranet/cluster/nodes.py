@@ -37,8 +37,6 @@ _MAX_NAME = 317
 
 
 class NodeView(Struct, frozen=True):
-    """What we ask of a Node."""
-
     addresses: tuple[str, ...] = ()
     """IP addresses, in their order, each once."""
     resources: tuple[str, ...] = ()
@@ -46,11 +44,10 @@ class NodeView(Struct, frozen=True):
 
 
 async def fetch_node(client: ApiClient, name: str) -> NodeView:
-    """Read the Node's status; what it has in no known shape is left out.
+    """What has no known shape is left out.
 
     Raises:
-        ClusterError: no answer, or a refusal (API_NOT_FOUND, API_FORBIDDEN: the role needs ``get`` on
-            ``nodes``).
+        ClusterError: no answer, or a refusal (the role needs ``get`` on ``nodes``).
     """
     node = await client.get(paths.node(name))
     return NodeView(parse_node_addresses(node), parse_resources(node))
@@ -192,7 +189,6 @@ class NodeDevices:
                 del item  # of which little is kept
 
     def take(self, news: Snapshot | WatchEvent) -> None:
-        """Take a snapshot or one change from the watch."""
         if isinstance(news, Snapshot):
             self._slices, self._left_out = {}, False
             for item in news.items:

@@ -7,7 +7,7 @@ something in the table is never called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -160,27 +160,25 @@ def build_rules(
 
 def build_rbac(driver: str = DRIVER_NAME) -> list[JsonObject]:
     """Namespace, service account, role and binding, in the order in which they are applied."""
-    return list(_iter_rbac(driver))
-
-
-def _iter_rbac(driver: str) -> Iterator[JsonObject]:
     rbac = "rbac.authorization.k8s.io"
-    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     account = {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE}
-    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}
-    yield {
-        "apiVersion": f"{rbac}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": ROLE},
-        "rules": build_rules(driver),
-    }
-    yield {
-        "apiVersion": f"{rbac}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": ROLE},
-        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": ROLE},
-        "subjects": [{"kind": "ServiceAccount", **account}],
-    }
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": ROLE},
+            "rules": build_rules(driver),
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": ROLE},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": ROLE},
+            "subjects": [{"kind": "ServiceAccount", **account}],
+        },
+    ]
 
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

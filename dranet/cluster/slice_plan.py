@@ -7,8 +7,7 @@ to the next generation together (readers take nothing from a pool whose slices t
 
 A server returns a slice in its own words: quantities are canonical, empty fields may be absent, times are
 set where we gave none, and a newer server fills in fields that we do not know. None of that is a difference;
-each would be written again without end. A server that does not keep an optional field drops it without a
-message, or refuses the whole slice (:mod:`dranet.cluster.capabilities`).
+each would be written again without end.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ _GATES = {
 
 
 def find_features(devices: Iterable[Mapping[str, Any]]) -> frozenset[Feature]:
-    """Which optional fields these devices have."""
     return frozenset(feature for device in devices for feature in _features_of(device))
 
 
@@ -141,7 +139,6 @@ _TAINT_TIME_TOLERANCE = timedelta(seconds=1)
 
 
 def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
-    """A device as ``resource.k8s.io/v1`` spells it."""
     body: DeviceJson = {"name": device.name}
     if device.attributes:
         body["attributes"] = {
@@ -186,7 +183,6 @@ def build_pages(
 
 
 def read_page(found: Mapping[str, Any]) -> Page:
-    """The devices of a slice as the API server has it."""
     return tuple(found.get("spec", {}).get("devices") or ())
 
 
@@ -378,7 +374,6 @@ def name_prefix(desired: DesiredPool, index: int) -> str:
 
 
 def fit_prefix(prefix: str) -> str:
-    """A ``generateName`` as the API server takes it."""
     if len(prefix) <= _MAX_NAME_LENGTH:
         return prefix
     return prefix[: _MAX_NAME_LENGTH - 1].rstrip(".-") + "-"
@@ -441,27 +436,22 @@ def _is_owned(found: JsonObject, owner: JsonObject) -> bool:
 
 
 def _build_pool(desired: DesiredPool, generation: int) -> JsonObject:
-    return {
-        "name": desired.pool,
-        "generation": generation,
-        "resourceSliceCount": len(desired.pages),
-    }
+    return {"name": desired.pool, "generation": generation, "resourceSliceCount": len(desired.pages)}
 
 
-class _SpecBuilder:
+class _SpecBuilder(Struct, frozen=True):
     """Specs of the pool as it is to be, with what is carried over from how it is."""
 
-    def __init__(self, desired: DesiredPool, generation: int, existing: Sequence[JsonObject]) -> None:
-        self.desired = desired
-        self._generation = generation
-        self._existing = existing
+    desired: DesiredPool
+    generation: int
+    existing: Sequence[JsonObject]
 
     def build(self, index: int) -> JsonObject:
         return {
             "driver": self.desired.driver,
             "nodeName": self.desired.node,
-            "pool": _build_pool(self.desired, self._generation),
-            "devices": list(keep_taint_times(self.desired.pages[index], self._existing)),
+            "pool": _build_pool(self.desired, self.generation),
+            "devices": list(keep_taint_times(self.desired.pages[index], self.existing)),
         }
 
 

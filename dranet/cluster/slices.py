@@ -95,7 +95,6 @@ class SliceView:
         self._slices = {uid: found for uid, found in slices.items() if uid not in self._gone_at}
 
     def observe(self, event: WatchEvent, now: float) -> bool:
-        """Take in one event; return whether it contained news."""
         self._forget_before(now - _MEMORY_SECONDS)
         uid = event.object["metadata"]["uid"]
         if event.type is EventType.DELETED:
@@ -232,7 +231,6 @@ class SliceSync:
         )
 
     async def _write_pool(self, desired: DesiredPool, unusable: frozenset[Feature]) -> None:
-        """Write what differs, without the ``unusable`` fields."""
         pages = tuple(withhold(page, unusable) for page in desired.pages)
         pool = replace(desired, pages=tuple(iter_adopted(pages, self._adopted)))
         plan = plan_sync(self._view.slices, pool, self._owner)
@@ -329,7 +327,6 @@ class SliceSync:
 
 
 def find_wanted(desired: DesiredPool) -> frozenset[Feature]:
-    """The optional fields of what is desired."""
     return find_features(device for page in desired.pages for device in page)
 
 
@@ -362,8 +359,6 @@ class PublishListeners(Struct, frozen=True):
 
 
 class PublishTiming(Struct):
-    """How long the publisher waits, and for what; for one publisher."""
-
     repairs: Backoff = field(default_factory=lambda: Backoff(1.0, 30.0))
     """Between repairs of slices that another client changes again and again."""
     retries: Backoff = field(default_factory=lambda: Backoff(0.2, 60.0))
@@ -445,7 +440,6 @@ class SlicePublisher:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the API server has listed the slices in this run."""
         return self._running and self._sync.is_listed
 
     @property

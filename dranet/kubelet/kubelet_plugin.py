@@ -74,7 +74,6 @@ class RegistrationServer:
         await self._server.start()
 
     async def wait_ended(self) -> None:
-        """As :meth:`UnixServer.wait_ended`."""
         await self._server.wait_ended()
 
     async def stop(self) -> None:
@@ -163,7 +162,6 @@ class KubeletPlugin:
 
     @property
     def capabilities(self) -> KubeletCapabilities:
-        """What the kubelet has shown that it can do."""
         return self._observer.capabilities
 
     def list_calls(self) -> list[tuple[str, float]]:

@@ -65,11 +65,9 @@ class KubeletObserver:
         self.capabilities = KubeletCapabilities()
 
     def asked(self) -> None:
-        """``GetInfo``."""
         self.capabilities = replace(self.capabilities, asked_at=self._clock())
 
     def notified(self, *, registered: bool, error: str) -> None:
-        """``NotifyRegistrationStatus``."""
         self.capabilities = replace(
             self.capabilities, registered=registered, registered_at=self._clock(), registration_error=error
         )
@@ -124,8 +122,6 @@ class DeviceHealthFact(Struct, frozen=True):
 
 
 class HealthSource(Protocol):
-    """Answers from memory."""
-
     def snapshot(self) -> Sequence[DeviceHealthFact]: ...
 
 
@@ -162,7 +158,6 @@ class HealthService:
         return [self._service(service) for service in HEALTH_SERVICES]
 
     def notify(self) -> None:
-        """Every stream sends a snapshot now."""
         for changed in self._watchers:
             changed.set()
 
@@ -402,7 +397,6 @@ class DraPluginServer:
         return True
 
     async def wait_ended(self) -> None:
-        """As :meth:`UnixServer.wait_ended`."""
         await self._server.wait_ended()
 
     async def stop(self) -> None:

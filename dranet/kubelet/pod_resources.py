@@ -1,9 +1,5 @@
-"""What the kubelet gave to a pod: its pod resources socket (``v1.PodResourcesLister``), as a client.
-
-The one place where a device plugin's allocation can be read. Asked where a container does not show clearly
-which GPUs are its own; a kubelet without the socket, or one that does not answer in time, is an error that
-names the cause.
-"""
+"""What the kubelet gave to a pod: a client of its pod resources socket (``v1.PodResourcesLister``), the one
+place where a device plugin's allocation can be read."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ _Answer = TypeVar("_Answer", pb.GetPodResourcesResponse, pb.ListPodResourcesResp
 
 
 class PodDevices(NamedTuple):
-    """What a pod was given."""
-
     ids: tuple[tuple[str, str], ...] = ()
     """Resource name with the id that its device plugin has for it."""
     results: tuple[AllocationResult, ...] = ()

@@ -114,7 +114,6 @@ class OwnerLock:
         )
 
     def release(self) -> None:
-        """Let the lock go; repeatable."""
         self._lock.close()
 
 
@@ -192,11 +191,9 @@ class PublishedSocket:
         self._identity = _read_identity(self.path)
 
     def is_missing(self) -> bool:
-        """Whether nothing is at the public path."""
         return _read_identity(self.path) is None
 
     def is_ours(self) -> bool:
-        """Whether the public path is the socket we published."""
         return self._identity is not None and _read_identity(self.path) == self._identity
 
     def withdraw(self) -> None:
