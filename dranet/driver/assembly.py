@@ -38,8 +38,14 @@ from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, Rea
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
-from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop, Reconcilers
-from dranet.driver.reconcile.pods import ActionLog, PodReconciler
+from dranet.driver.reconcile import (
+    ActionLog,
+    FileReconciler,
+    OwnerReconciler,
+    PodReconciler,
+    ReconcileLoop,
+    Reconcilers,
+)
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.driver.start_gate import StartGate, StartWindows

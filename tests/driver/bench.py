@@ -17,8 +17,7 @@ from dranet.driver.hooks import (
     placements,
 )
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
-from dranet.driver.reconcile.loop import FileReconciler
-from dranet.driver.reconcile.pods import ActionLog, PodReconciler
+from dranet.driver.reconcile import ActionLog, FileReconciler, PodReconciler
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import DranetError

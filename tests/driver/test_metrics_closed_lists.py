@@ -12,7 +12,7 @@ from dranet.cluster import paths
 from dranet.cluster.messages import METHOD_VERBS
 from dranet.driver.alignment.watch import LEVELS
 from dranet.driver.instances.leader import InstanceState
-from dranet.driver.reconcile.pods import Action
+from dranet.driver.reconcile import Action
 from dranet.model.plan import Step
 from dranet.telemetry.metrics import RESOURCES, VERBS, LeaseOutcome, PreparePhase, Retry
 from dranet.telemetry.node import ScanKind, ScanPhase

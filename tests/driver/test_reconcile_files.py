@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import RuntimeView, SnapshotQueue
-from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop, Reconcilers
-from dranet.driver.reconcile.pods import ActionLog, PodReconciler
+from dranet.driver.reconcile import ActionLog, OwnerReconciler, PodReconciler, ReconcileLoop, Reconcilers
 from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef, PodSandbox
 from dranet.model.device import Device, DeviceKind

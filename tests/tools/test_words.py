@@ -119,7 +119,7 @@ def test_each_use_has_its_line() -> None:
 
 def test_the_alignment_verdict_keeps_its_name() -> None:
     assert words("class Verdict: ...\n", "dranet/claims/alignment.py") == []
-    assert words("class Verdict: ...\n", "dranet/driver/health/__init__.py") == [(1, "Verdict")]
+    assert words("class Verdict: ...\n", "dranet/driver/health.py") == [(1, "Verdict")]
 
 
 def test_the_command_prints_the_place_and_what_to_write(

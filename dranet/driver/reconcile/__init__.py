@@ -1,1 +1,0 @@
-"""Compare the store's intent with runtime, kernel and API server, and repair what differs."""
