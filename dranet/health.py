@@ -361,8 +361,6 @@ NOTHING = DeviceMemory()
 
 
 class DeviceTracker:
-    """Follows the health of one device."""
-
     def __init__(self, patience: Patience = PATIENCE, memory: DeviceMemory = NOTHING) -> None:
         self._patience = patience
         self._faults: dict[FaultKind, KnownFault] = dict(memory.faults)
@@ -426,7 +424,6 @@ class DeviceTracker:
         return self._shows(kind) and not self._faults[kind].state.raised
 
     def is_news(self, seen: HealthObservation, now: float) -> bool:
-        """Whether this observation can change the result."""
         due = self.due
         return seen != self._last_seen or (due is not None and due <= now)
 
@@ -594,5 +591,4 @@ class DeviceTracker:
 
 
 def _is_off(seen: HealthObservation) -> bool:
-    """Whether the link is switched off or out of sight, so that its health is unknown."""
     return seen.has_link and (seen.link is None or not seen.link.is_up) and not is_on_infiniband(seen)

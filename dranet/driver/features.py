@@ -102,11 +102,7 @@ class Features:
 def judge_api(features: ApiCapabilities | None, settings: Settings) -> list[Finding]:
     """One finding for each optional field of a slice; ``None`` before the first request."""
     if features is None:
-        return [
-            Finding(
-                API, Severity.NOTE, "the optional fields of slices have not been asked for yet", id=API_FIELD
-            )
-        ]
+        return [_note(API, "the optional fields of slices have not been asked for yet", API_FIELD)]
     wanted = find_wanted(settings)
     return [_judge_field(feature, features[feature], feature in wanted) for feature in Feature]
 
@@ -126,10 +122,10 @@ def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
     if support is Support.KEPT:
         return ok(API, f"{feature} kept", API_FIELD)
     if support is Support.UNKNOWN:
-        return Finding(API, Severity.NOTE, f"{feature}: only a real write will show", id=API_FIELD)
+        return _note(API, f"{feature}: only a real write will show", API_FIELD)
     seen = f"{feature} {support} (feature gate {feature.gate})"
     if not wanted:
-        return Finding(API, Severity.NOTE, seen, id=API_FIELD)
+        return _note(API, seen, API_FIELD)
     return Finding(
         API,
         Severity.WARNING,
@@ -141,12 +137,8 @@ def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
 
 
 def judge_kubelet(capabilities: KubeletCapabilities, *, shares_devices: bool) -> list[Finding]:
-    """Registration, the version of the DRA service, and health."""
-    return [
-        _judge_registration(capabilities),
-        _judge_dra_service(capabilities, shares_devices=shares_devices),
-        _judge_health(capabilities),
-    ]
+    service = _judge_dra_service(capabilities, shares_devices=shares_devices)
+    return [_judge_registration(capabilities), service, _judge_health(capabilities)]
 
 
 def _judge_registration(capabilities: KubeletCapabilities) -> Finding:
@@ -161,15 +153,11 @@ def _judge_registration(capabilities: KubeletCapabilities) -> Finding:
             "the text is the kubelet's own; it tries again by itself",
             REGISTRATION,
         )
-    asked = (
-        "has asked who we are and not answered yet"
-        if capabilities.asked_at
-        else "has not found the driver yet"
-    )
+    has_asked = bool(capabilities.asked_at)
     return Finding(
         KUBELET,
         Severity.PROBLEM,
-        asked,
+        "has asked who we are and not answered yet" if has_asked else "has not found the driver yet",
         "no pod with a claim of ours starts on this node",
         "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?",
         REGISTRATION,
@@ -178,12 +166,7 @@ def _judge_registration(capabilities: KubeletCapabilities) -> Finding:
 
 def _judge_dra_service(capabilities: KubeletCapabilities, *, shares_devices: bool) -> Finding:
     if not capabilities.dra_service:
-        return Finding(
-            KUBELET,
-            Severity.NOTE,
-            "has not prepared a claim yet, so its DRA version is not known",
-            id=DRA_SERVICE,
-        )
+        return _note(KUBELET, "has not prepared a claim yet, so its DRA version is not known", DRA_SERVICE)
     seen = f"calls {capabilities.dra_service}"
     if capabilities.dra_service.startswith("v1."):
         return ok(KUBELET, seen, DRA_SERVICE)
@@ -201,8 +184,9 @@ def _judge_health(capabilities: KubeletCapabilities) -> Finding:
     if capabilities.health_streams:
         return ok(KUBELET, f"watches device health ({capabilities.health_service})", KUBELET_HEALTH)
     if capabilities.health_service:
-        seen = f"watched device health ({capabilities.health_service}), not now"
-        return Finding(KUBELET, Severity.NOTE, seen, id=KUBELET_HEALTH)
+        return _note(
+            KUBELET, f"watched device health ({capabilities.health_service}), not now", KUBELET_HEALTH
+        )
     return Finding(
         KUBELET,
         Severity.NOTE,
@@ -235,19 +219,16 @@ def judge_runtime(capabilities: RuntimeCapabilities, hook_budget_seconds: float)
         ),
         ok(RUNTIME, "containers get what our CDI devices add", RUNTIME_CDI)
         if capabilities.shows_our_mounts
-        else Finding(
-            RUNTIME, Severity.NOTE, "no container has come with a CDI device of ours yet", id=RUNTIME_CDI
-        ),
+        else _note(RUNTIME, "no container has come with a CDI device of ours yet", RUNTIME_CDI),
     ]
 
 
 def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -> Finding:
     if timeout_seconds is None:
-        patience = (
-            f"does not report how long it waits for a hook (usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s)"
-        )
+        usual = f"usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s"
+        patience = f"does not report how long it waits for a hook ({usual})"
         if hook_budget_seconds < DEFAULT_REQUEST_TIMEOUT_SECONDS:
-            return Finding(RUNTIME, Severity.NOTE, patience, id=PATIENCE)
+            return _note(RUNTIME, patience, PATIENCE)
         return Finding(
             RUNTIME,
             Severity.WARNING,
@@ -273,7 +254,7 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
     """Whose GPUs the node's GPUs are; one line for each vendor whose GPUs another driver serves."""
     mode = settings.publish_gpus
     if mode is not PublishGpus.AUTO:
-        return [Finding(GPUS, Severity.NOTE, f"{mode} offered, as publish_gpus sets", id=GPU_OFFER)]
+        return [_note(GPUS, f"{mode} offered, as publish_gpus sets", GPU_OFFER)]
     if not served.is_known:
         return [
             Finding(
@@ -286,10 +267,13 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
             )
         ]
     left = [
-        Finding(GPUS, Severity.NOTE, f"{vendor}: left to {server}", id=GPU_OFFER)
-        for vendor, server in served.by_vendor.items()
+        _note(GPUS, f"{vendor}: left to {server}", GPU_OFFER) for vendor, server in served.by_vendor.items()
     ]
     return left or [ok(GPUS, "offered: no other driver serves them", GPU_OFFER)]
+
+
+def _note(part: str, seen: str, finding_id: str) -> Finding:
+    return Finding(part, Severity.NOTE, seen, id=finding_id)
 
 
 def _since(moment: float | None) -> str:

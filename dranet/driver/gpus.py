@@ -54,16 +54,12 @@ class GpuContainers:
         kind = VENDOR_KINDS.get(str(device.attributes.get(GPU_VENDOR.qualified, "")))
         if kind is None:
             return ""
-        others = [
-            node
-            for gpu in self._get_gpus()
-            if gpu.pci_address != device.pci_address
-            for node in gpu.char_devices
-        ]
+        others = [gpu for gpu in self._get_gpus() if gpu.pci_address != device.pci_address]
+        nodes_of_others = own_nodes([node for gpu in others for node in gpu.char_devices])
         with self._lock:
             devices = self._specs.list_devices(kind)
         uuid = str(device.attributes.get(GPU_UUID.qualified, ""))
-        found = choose_device(devices, own_nodes(device.char_devices), own_nodes(others), uuid)
+        found = choose_device(devices, own_nodes(device.char_devices), nodes_of_others, uuid)
         if found is None and devices:
             log.info(
                 "none of the %d CDI devices of kind %s is %s alone: its device nodes are given",
@@ -113,7 +109,6 @@ class OwnGpus:
             return frozenset()
 
     def write(self, vendors: Iterable[str]) -> None:
-        """Replace the file if its content would change."""
         offered = frozenset(vendors)
         if offered == self._written:
             return
@@ -132,8 +127,6 @@ than the retry of other drivers' slices."""
 
 YET_TO_COME = "a driver that may still start: the node, the kernel driver or this driver has just started"
 TOO_MANY = "other drivers, which offer more devices here than are looked at"
-
-Clock = Callable[[], float]
 
 
 class GpuRules(Struct, frozen=True):
@@ -172,7 +165,7 @@ class GpuServers:
         metrics: InventoryMetrics,
         rules: GpuRules,
         callbacks: GpuCallbacks,
-        clock: Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mode = mode = rules.mode
         self._devices = devices
@@ -188,7 +181,8 @@ class GpuServers:
         """When the Node and the kubelet were last asked, and the Node answered."""
         self._is_waiting = False
         """Whether the next answer decides, even if it equals the last one."""
-        self._has_gpus = False
+        self.has_gpus = False
+        """Whether a scan has found any."""
         self._answered_at: float | None = None
         self._usable: frozenset[str] | None = None
         """Vendors with a GPU that had device nodes at the last scan."""
@@ -200,11 +194,6 @@ class GpuServers:
         """As of the last scan; replaced as a whole."""
         devices.listeners.append(self._take_slices)
 
-    @property
-    def has_gpus(self) -> bool:
-        """Whether a scan has found any."""
-        return self._has_gpus
-
     def may_publish(self, served: ServedGpus) -> bool:
         """Whether the result of a scan with ``served`` may be published: not while GPUs are missing that may
         be ours.
@@ -212,7 +201,7 @@ class GpuServers:
         If only this question is not answered (rights are missing), the node's NICs wait for at most
         :data:`PATIENCE_SECONDS`, also after an outage.
         """
-        if served.is_known or not self._has_gpus:
+        if served.is_known or not self.has_gpus:
             return True
         if not self._callbacks.is_answering():
             return False
@@ -236,7 +225,6 @@ class GpuServers:
             self._notify()
 
     def take_asked(self) -> None:
-        """Note that the Node and the kubelet have just answered."""
         self._asked_at = self._clock()
         if self._is_waiting:
             self._is_waiting = False
@@ -244,8 +232,8 @@ class GpuServers:
 
     def judge(self, gpus: Sequence[Gpu]) -> ServedGpus:
         """Return which drivers serve these GPUs of the node now."""
-        if gpus and not self._has_gpus:
-            self._has_gpus = True
+        if gpus and not self.has_gpus:
+            self.has_gpus = True
             self._callbacks.on_gpus()
             if self._mode is PublishGpus.AUTO:
                 self._callbacks.ask()
@@ -333,7 +321,7 @@ class GpuServers:
         return now >= until and self._asked_at >= until
 
     def _notify(self) -> None:
-        if self._mode is PublishGpus.AUTO and self._has_gpus:
+        if self._mode is PublishGpus.AUTO and self.has_gpus:
             self._callbacks.on_news()
 
     def _take_slices(self) -> None:
@@ -380,7 +368,6 @@ class GpuInquiry:
             self._loop.call_soon_threadsafe(self._wanted.set)
 
     async def run(self) -> None:
-        """Ask whenever it is wanted, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

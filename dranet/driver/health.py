@@ -85,7 +85,6 @@ class HealthFile:
             return {}
 
     def write(self, memories: Mapping[str, DeviceMemory]) -> None:
-        """Replace the file. Blocking."""
         document = msgspec.to_builtins(_Document(_FORMAT, self._boot_id, dict(memories)))
         fresh = self._path.with_suffix(".new")
         try:
@@ -227,7 +226,6 @@ class HealthObserver:
             await self.read_ports({d.name for d in devices if holders.get(d.name, NO_HOLDER).mover})
 
     async def read_ports(self, names: Collection[str]) -> None:
-        """Read the RDMA ports of these devices again, because no notification reports them."""
         if not names or not self.inventory.is_live:
             return
         holders, view = self.find_holders(), self.inventory.view
@@ -468,12 +466,10 @@ class HealthMonitor:
         self._wake.set()
 
     def pod_changed(self, pod_uid: str) -> None:
-        """Observe again soon: a link in that pod has changed."""
         self._changed_pods.add(pod_uid)
         self._wake.set()
 
     async def run(self) -> None:
-        """Observe when something is due or has changed, until cancelled."""
         while True:
             await self._wait_due()
             self._wake.clear()
@@ -592,7 +588,6 @@ _UNWATCHED = {
 
 
 def _outline(memories: Mapping[str, DeviceMemory]) -> Mapping[str, object]:
-    """Return what makes the file worth writing."""
     return {
         name: ({kind: known.state.raised for kind, known in memory.faults.items()}, memory.versions)
         for name, memory in memories.items()

@@ -27,9 +27,6 @@ REFRESH_SECONDS = 600.0
 RESOLVE_SECONDS = 10.0
 FIRST_RETRY_SECONDS = 1.0
 
-Fetch = Callable[[], Awaitable[Sequence[str]]]
-News = Callable[[Sequence[ProtectedAddress]], None]
-
 
 class ProtectedAddresses:
     """Finds the targets and hands them to ``on_change`` whenever they differ from before.
@@ -40,7 +37,12 @@ class ProtectedAddresses:
     """
 
     def __init__(
-        self, own: Sequence[str], api_url: str, fetch_own: Fetch, on_change: News, retry_seconds: float
+        self,
+        own: Sequence[str],
+        api_url: str,
+        fetch_own: Callable[[], Awaitable[Sequence[str]]],
+        on_change: Callable[[Sequence[ProtectedAddress]], None],
+        retry_seconds: float,
     ) -> None:
         self._own = tuple(own)
         self._api_host = urlsplit(api_url).hostname or ""
@@ -62,7 +64,6 @@ class ProtectedAddresses:
             await asyncio.sleep(REFRESH_SECONDS if complete else self._retries.next_seconds())
 
     async def refresh(self) -> bool:
-        """Ask once; whether everything was answered."""
         answered = await asyncio.gather(self._refresh_own(), self._refresh_api())
         targets = self._build()
         if targets != self.targets:
@@ -75,8 +76,8 @@ class ProtectedAddresses:
         try:
             self._fetched = tuple(await self._fetch_own())
         except ClusterError as error:
-            return self._complain(topic, error)
-        return self._calm_down(topic)
+            return self._note(topic, error)
+        return self._note(topic, None)
 
     async def _refresh_api(self) -> bool:
         if not self._api_host or is_address(self._api_host):
@@ -86,19 +87,16 @@ class ProtectedAddresses:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 self._api = await resolve(self._api_host)
         except (OSError, UnicodeError) as error:  # a TimeoutError is an OSError
-            return self._complain(topic, error)
-        return self._calm_down(topic)
+            return self._note(topic, error)
+        return self._note(topic, None)
 
-    def _complain(self, topic: str, error: Exception) -> bool:
-        problem = str(error) or "no answer in time"
-        if self._complaints.get(topic) != problem:
+    def _note(self, topic: str, error: Exception | None) -> bool:
+        """Log a problem once while it lasts; returns whether all is well."""
+        problem = "" if error is None else str(error) or "no answer in time"
+        if problem and self._complaints.get(topic) != problem:
             log.warning("%s: %s", topic, problem)
         self._complaints[topic] = problem
-        return False
-
-    def _calm_down(self, topic: str) -> bool:
-        self._complaints.pop(topic, None)
-        return True
+        return not problem
 
     def _build(self) -> tuple[ProtectedAddress, ...]:
         own = dict.fromkeys((*self._own, *self._fetched))

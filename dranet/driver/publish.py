@@ -88,7 +88,6 @@ class SliceRateLimiter:
             self.look()
 
     def look(self) -> None:
-        """Forward the waiting state, if the limit permits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -96,7 +95,13 @@ class SliceRateLimiter:
         if self._wanted is None or (content := _content_of_slices(*self._wanted)) == self._published:
             return
         if self._left < 1:
-            self._note_slow()
+            if not self._is_slow:  # logged once, until it has been calm for long
+                self._is_slow = True
+                log.info(
+                    "what is published changes again and again, as when a link flaps: "
+                    "it is written every %g s at most, until it is calm",
+                    self._refill_seconds,
+                )
             wait = (1 - self._left) * self._refill_seconds
             self._timer = asyncio.get_running_loop().call_later(wait, self.look)
             return
@@ -105,7 +110,6 @@ class SliceRateLimiter:
         self._publisher.set_desired(*self._wanted)
 
     def close(self) -> None:
-        """Drop the waiting state."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -115,16 +119,6 @@ class SliceRateLimiter:
             self._left = min(self._burst, self._left + (now - self._looked_at) / self._refill_seconds)
         self._looked_at = now
         self._is_slow = self._is_slow and self._left < self._burst
-
-    def _note_slow(self) -> None:
-        """Once, until it has been calm for long."""
-        if not self._is_slow:
-            self._is_slow = True
-            log.info(
-                "what is published changes again and again, as when a link flaps: "
-                "it is written every %g s at most, until it is calm",
-                self._refill_seconds,
-            )
 
 
 NO_FACTS = NodeFacts()
@@ -226,7 +220,6 @@ class Inventory:
 
     @property
     def is_live(self) -> bool:
-        """Whether the facts are of this node as it is now."""
         return self._reader.is_live
 
     def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
@@ -252,9 +245,8 @@ class Inventory:
             self._out_of_sight = held
             self.view = View.of(facts, decisions, policy, served)
             self._note_duration(start, read, time.perf_counter())
-            self._metrics.inventory.scans.labels(
-                ScanKind.FULL if changes.everything else ScanKind.PARTIAL
-            ).inc()
+            kind = ScanKind.FULL if changes.everything else ScanKind.PARTIAL
+            self._metrics.inventory.scans.labels(kind).inc()
             self._report(facts, decisions)
 
     def _note_duration(self, start: float, read: float, end: float) -> None:

@@ -84,8 +84,6 @@ _WORDS = {
 
 
 class ActionLog:
-    """Counts and logs."""
-
     def __init__(
         self, metrics: Metrics, on_action: Callable[[str, str, str, str], None] = lambda *_: None
     ) -> None:
@@ -121,7 +119,6 @@ class ActionLog:
         return is_news
 
     def keep_only(self, claim_uids: set[str]) -> None:
-        """The others are not prepared any more."""
         self._failures = {uid: text for uid, text in self._failures.items() if uid in claim_uids}
 
 
@@ -473,8 +470,6 @@ _JITTER = 0.1
 
 
 class Reconcilers(Struct, frozen=True):
-    """What each look goes through."""
-
     pods: PodReconciler
     files: FileReconciler
     owners: OwnerReconciler
@@ -590,7 +585,6 @@ class ReconcileLoop:
 
 @contextmanager
 def _collect(failures: list[DranetError]) -> Iterator[None]:
-    """Keep what is raised for later."""
     try:
         yield
     except DranetError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -59,8 +60,6 @@ _MIG_OF_GPU = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/.*")
 
 
 class GpuName(NamedTuple):
-    """One name of a GPU, and its source."""
-
     source: GpuSource
     vendor: str
     name: str
@@ -76,8 +75,6 @@ class ContainerObservation(Struct, frozen=True):
 
 
 class FoundGpu(NamedTuple):
-    """A GPU of this node, and the source that reported it."""
-
     pci_address: str
     source: GpuSource
 
@@ -91,7 +88,6 @@ class GpuMatch(Struct, frozen=True):
 
 
 def observe_container(container: Container) -> ContainerObservation:
-    """Return names of GPUs and numbers of device nodes of a container."""
     numbers = ((node.major, node.minor) for node in container.devices if may_be_gpu_node(node.path))
     return ContainerObservation(
         container.name,
@@ -120,7 +116,6 @@ def _find_whole_names(container: Container) -> Iterator[GpuName]:
 
 
 def match_container(seen: ContainerObservation, facts: NodeFacts) -> GpuMatch:
-    """Return the GPUs of this node that the container shows."""
     reading = _match(seen, facts)
     unclear = (f"container {seen.container}: {text}" for text in reading.unclear)
     return replace(reading, unclear=tuple(unclear))
@@ -148,7 +143,6 @@ _Match = Callable[[GpuName, Sequence[Gpu]], str]
 
 
 def match_ids(names: Iterable[GpuName], facts: NodeFacts) -> GpuMatch:
-    """Return the GPUs for the ids of a device plugin."""
     return match_names(names, facts, _match_name_or_index)
 
 
@@ -157,17 +151,13 @@ def match_names(names: Iterable[GpuName], facts: NodeFacts, match: _Match) -> Gp
     found: dict[str, FoundGpu] = {}
     unclear: list[str] = []
     for name in names:
-        mine = sorted((gpu for gpu in facts.gpus if gpu.vendor == name.vendor), key=_by_address)
+        mine = sorted((gpu for gpu in facts.gpus if gpu.vendor == name.vendor), key=attrgetter("pci_address"))
         address = match(name, mine)
         if address:
             found.setdefault(address, FoundGpu(address, name.source))
         else:
             unclear.append(f"{name.source.meaning} has {name.name[:MAX_SHOWN]!r}")
     return GpuMatch(tuple(found.values()), tuple(dict.fromkeys(unclear)))
-
-
-def _by_address(gpu: Gpu) -> str:
-    return gpu.pci_address
 
 
 def _match_name(name: GpuName, gpus: Sequence[Gpu]) -> str:
@@ -242,8 +232,6 @@ class _Learned(Struct, eq=False):
 
 
 class PodGpus:
-    """Knows the GPUs of every pod on the node."""
-
     def __init__(
         self,
         read_view: Callable[[], View],
@@ -278,7 +266,6 @@ class PodGpus:
             return replace(learned, containers=dict(learned.containers), devices=dict(learned.devices))
 
     def _find_claimed(self, pod_uid: str) -> FoundGpus:
-        """Find the GPUs of the pod's claims."""
         records = tuple(self._records_of_pod(pod_uid))
         found = FoundGpus()
         for gpu in find_own(records):
@@ -290,15 +277,11 @@ class PodGpus:
                 continue
             if result.driver != self._own_driver:
                 self._add_result(found, result, self._find_device(pod_uid, result))
-            elif result.device not in recorded:
-                self._add_shared(found, result)
+            elif result.device not in recorded:  # of a claim that pods share, in the record of another one
+                for device in self._gpu_devices().values():
+                    if device.name == result.device:
+                        found.add(PodGpu(device, GpuSource.CLAIM))
         return found
-
-    def _add_shared(self, found: FoundGpus, result: AllocationResult) -> None:
-        """Add a device of ours in a claim that several pods share: it is in the record of another pod."""
-        for device in self._gpu_devices().values():
-            if device.name == result.device:
-                found.add(PodGpu(device, GpuSource.CLAIM))
 
     def _find_device(self, pod_uid: str, result: AllocationResult) -> NodeDevice | None:
         """Return the device from its slice, or as it was remembered."""
@@ -373,7 +356,6 @@ class PodGpus:
         self.changed(pod_uid)
 
     def note_claims(self, pod_uid: str, results: Iterable[AllocationResult], problem: str = "") -> None:
-        """Note the results of the pod's other claims, or why they are unknown."""
         with self._lock:
             learned = self._learned.setdefault(pod_uid, _Learned())
             learned.unread = problem
@@ -392,7 +374,6 @@ class PodGpus:
         self.changed(pod_uid)
 
     def note_mute_kubelet(self, pod_uid: str) -> None:
-        """Note that the kubelet did not answer."""
         with self._lock:
             self._learned.setdefault(pod_uid, _Learned()).is_kubelet_mute = True
 
@@ -411,7 +392,6 @@ class PodGpus:
             listener(pod_uid)
 
     def keep_only(self, pod_uids: Collection[str]) -> None:
-        """Forget the pods that have ended."""
         with self._lock:
             self._learned = {uid: known for uid, known in self._learned.items() if uid in pod_uids}
 
@@ -433,15 +413,13 @@ class PodGpus:
             return
         address = self._find_address(other)
         if address in self._gpu_devices():
-            found.add(
-                PodGpu(self._gpu_devices()[address], GpuSource.OTHER_DRIVERS_CLAIM, f"{name}, by its slices")
-            )
-        elif may_be_gpu(other, address) and address not in self._functions():
-            why = (
-                f"PCI function {address} is not of this node"
-                if address
-                else "its slice does not contain its place"
-            )
+            device = self._gpu_devices()[address]
+            found.add(PodGpu(device, GpuSource.OTHER_DRIVERS_CLAIM, f"{name}, by its slices"))
+        elif may_be_gpu(other, address) and address not in {
+            function.address for function in self._read_view().facts.pci_functions
+        }:
+            elsewhere = f"PCI function {address} is not of this node"
+            why = elsewhere if address else "its slice does not contain its place"
             found.doubts.append(Doubt(f"{name}: {why}", is_other_driver=True))
 
     def _find_address(self, other: NodeDevice) -> str:
@@ -450,9 +428,6 @@ class PodGpus:
         wanted = {uuid.lower() for uuid in other.uuids}
         gpus = self._read_view().facts.gpus
         return next((gpu.pci_address for gpu in gpus if gpu.uuid and gpu.uuid.lower() in wanted), "")
-
-    def _functions(self) -> Collection[str]:
-        return {function.address for function in self._read_view().facts.pci_functions}
 
     def _add_readings(self, found: FoundGpus, learned: _Learned) -> None:
         """Add what containers and the kubelet report. An image may set ``all`` in containers that got

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -82,7 +81,6 @@ class Verdicts:
         return found
 
     def get_latest(self, pod_uid: str) -> PodVerdicts:
-        """Return the verdicts as judged last."""
         return self._latest.get(pod_uid, {})
 
     def is_outdated(self, pod_uid: str, now: PodVerdicts) -> bool:
@@ -141,7 +139,6 @@ class Verdicts:
         return record.claim.uid not in self._own and self.gpus.may_learn(record.pod.uid)
 
     def keep_only(self, pod_uids: Collection[str]) -> None:
-        """Forget the pods that have ended."""
         self._latest = {uid: known for uid, known in self._latest.items() if uid in pod_uids}
         self._written = {uid: known for uid, known in self._written.items() if uid in pod_uids}
         self._left = {uid for uid in self._left if self._store.get(uid) is not None}
@@ -149,24 +146,18 @@ class Verdicts:
 
     def count_level(self, level: str) -> int:
         """Return how many devices in pods are now at this level of :data:`LEVELS`."""
-        return self._count_levels()[level]
+        return sum(_level_of(verdict) == level for verdict in self._find_placed())
 
     def count_worse(self) -> int:
         """Return how many devices are in pods now although the node had a closer one."""
-        return sum(
-            key in self._latest.get(record.pod.uid, {}) and self._latest[record.pod.uid][key].is_surely_worse
-            for record in self._store.get_all()
-            if record.netns_path
-            for key, _ in _find_nics([record])
-        )
+        return sum(verdict is not None and verdict.is_surely_worse for verdict in self._find_placed())
 
-    def _count_levels(self) -> Counter[str]:
-        latest, placed = self._latest, (r for r in self._store.get_all() if r.netns_path)
-        return Counter(
-            _level_of(latest.get(record.pod.uid, {}).get(key))
-            for record in placed
-            for key, _ in _find_nics([record])
-        )
+    def _find_placed(self) -> Iterator[Verdict | None]:
+        """Yield the latest verdict of each network device that is in a pod."""
+        for record in self._store.get_all():
+            if record.netns_path:
+                latest = self._latest.get(record.pod.uid, {})
+                yield from (latest.get(key) for key, _ in _find_nics([record]))
 
     def _count(self, now: PodVerdicts, before: PodVerdicts) -> None:
         for key, verdict in now.items():
@@ -279,7 +270,6 @@ class AlignmentWatch:
         others.listeners.append(self._slices_changed)
 
     def look(self, pod_uid: str) -> None:
-        """Judge the pod soon."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._to_judge.add, pod_uid)
 
@@ -306,7 +296,6 @@ class AlignmentWatch:
         return dict.fromkeys(record.pod.uid for record in self._store.get_all())
 
     async def run(self) -> None:
-        """Judge and ask, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._work(self._to_judge, self._judge), name="alignment: judge")
             tasks.create_task(self._work(self._to_ask, self._ask), name="alignment: ask")

@@ -189,7 +189,6 @@ class Leadership:
             reached(Failpoint.HANDOVER_LEAD_PASSED)
 
     async def _wait_wanted(self) -> None:
-        """Wait until a living newcomer asks to lead, or we have stepped aside."""
         while self._state is InstanceState.LEADER:
             if self.others & self._instances.find_askers():
                 return
@@ -271,7 +270,6 @@ class Leadership:
                 await watch.wait_changed()
 
     async def _wait_changed(self, seconds: float | None) -> None:
-        """Wait until the folder changes, at most this long; then look."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -355,7 +353,6 @@ class Drain:
             log.warning("stopping although prepared pods have not run yet: %s", ", ".join(waiting))
 
     def _pods_waiting(self) -> tuple[str, ...]:
-        """Pods that were promised a NIC and whose sandbox has not run yet."""
         return tuple(
             str(record.pod) for record in self._store.get_all() if record.plans and not record.netns_path
         )

@@ -106,8 +106,6 @@ class Work(StrEnum):
 
 
 class WorkLocks:
-    """Locks by kind and name."""
-
     def __init__(self, folder: Path) -> None:
         self._here = ClaimLocks()
         """Tasks of this process wait in turn, and without asking the kernel again and again."""
@@ -230,7 +228,6 @@ class Members:
         self._owner.release()
 
     def find_others(self) -> frozenset[str]:
-        """The other living instances."""
         return frozenset(name for name in self._list_names(_LOCK) - {self._own} if self._lives(name))
 
     # Word for another one

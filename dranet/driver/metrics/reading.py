@@ -45,8 +45,6 @@ from dranet.model.plan import AttachPlan, LimitRate, LinkState, PreparedClaim, P
 
 
 class PodDevice(Struct, frozen=True):
-    """One device of a claim that is in its pod."""
-
     record: PreparedClaim
     prepared: PreparedDevice
     is_shared: bool
@@ -66,8 +64,6 @@ class PodDevice(Struct, frozen=True):
 
 
 class NodeDevice(Struct, frozen=True):
-    """One offered network device."""
-
     device: Device
     link: Link | None
     """On the node or in a pod; ``None``: it has none, or it is out of sight."""
@@ -127,15 +123,10 @@ def take_snapshot(
         for found in in_pods
         if found.seen is not None or found.prepared.device.rdma_device
     }
-    namespaces = _open_wanted(links, wanted)
+    namespaces = links.open_namespaces() if wanted else {}
+    for uid in namespaces.keys() - wanted:
+        namespaces.pop(uid).close()
     return Snapshot(devices, in_pods, frozenset(wanted), namespaces, view.facts.rdma_netns_exclusive)
-
-
-def _open_wanted(links: PodLinks, wanted: Collection[str]) -> dict[str, NetworkNamespace]:
-    opened = links.open_namespaces() if wanted else {}
-    for uid in opened.keys() - wanted:
-        opened[uid].close()
-    return {uid: netns for uid, netns in opened.items() if uid in wanted}
 
 
 def _find_in_pods(
@@ -235,7 +226,6 @@ def ports_of(rdma_device: str) -> Place:
 
 
 def describe(place: Place) -> str:
-    """Name the place for the log."""
     if place == HOST:
         return "the node"
     kind, _, name = place.rpartition("/")
@@ -271,8 +261,6 @@ SpeedKey = tuple[str, int, int]
 
 
 class _Visit(Struct, frozen=True):
-    """A visit to one pod."""
-
     uid: str
     netns: NetworkNamespace
     devices: Sequence[NodeDevice]
@@ -384,7 +372,6 @@ class CounterReader:
                 into.speeds[name] = mbps
 
     def _read_pod_ports(self, visit: _Visit, into: Readings) -> None:
-        """Read RDMA devices that are only visible in their namespace."""
         with open_sysfs(visit.netns) as root:
             for device in visit.devices:
                 if device.device.rdma_device:

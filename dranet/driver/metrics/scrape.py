@@ -83,7 +83,6 @@ class Scraper:
         """Abandoned threads, and their places."""
 
     async def render(self) -> bytes:
-        """Return the whole answer, in the text format."""
         if self._work is None:
             self._work = asyncio.create_task(self._read_anew(), name="scrape")
         devices = await asyncio.shield(self._work)  # other scrapes keep waiting for it
@@ -140,7 +139,6 @@ class Scraper:
         return text
 
     def _leave(self, job: _Job, readings: Readings) -> None:
-        """Abandon the thread; it ends at its present place."""
         readings.is_left.set()
         self._stuck.append((job, readings))
         place = describe(readings.begun[-1]) if readings.begun else "devices"
@@ -148,7 +146,6 @@ class Scraper:
         log.warning(message, place, self._read_seconds)
 
     def _read_and_write(self, snapshot: Snapshot, readings: Readings, avoid: Collection[Place]) -> bytes:
-        """Blocking, in a thread that ends."""
         self._reader.read(snapshot, readings, avoid)
         return b"" if readings.is_left.is_set() else self._write(snapshot, readings)
 
@@ -211,7 +208,6 @@ def set_up_gauges(
     kubelet: KubeletPlugin,
     nri: NriPlugin,
 ) -> None:
-    """Register gauges that are read when they are scraped."""
     metrics.build_info.labels(__version__, platform.python_version(), platform.release()).set(1)
     metrics.prepared_claims.set_function(lambda: len(store.get_all()))
     metrics.inventory.attributes_file_ok.set_function(lambda: not policy.problem)
@@ -246,8 +242,6 @@ Port = tuple[str, PortReading]
 
 
 class _Shown(Struct, frozen=True):
-    """One device with what was read of it."""
-
     labels: str
     node: NodeDevice
     traffic: Traffic | None
@@ -256,7 +250,6 @@ class _Shown(Struct, frozen=True):
 
 
 def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot, readings: Readings) -> None:
-    """The series of devices and RDMA ports."""
     shown = [_show(node, readings) for node in snapshot.devices]
     out.add(families.device_info, ((_describe(device.node), 1) for device in shown))
     counted = [(device.labels, device.traffic) for device in shown if device.traffic is not None]
@@ -271,7 +264,6 @@ def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot,
 
 
 def write_pods(out: Exposition, families: DeviceFamilies, snapshot: Snapshot, readings: Readings) -> None:
-    """The series of pods' devices."""
     pods = [(format_labels(_identify(found)), found) for found in snapshot.in_pods]
     out.add(families.pod_device_info, ((_describe_in_pod(found), 1) for _, found in pods))
     counted = [

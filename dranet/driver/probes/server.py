@@ -158,8 +158,6 @@ class PartState(Struct, frozen=True):
 OK = Response("200 OK", b"ok\n")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Page = Callable[[], Awaitable[Response]]
-
 
 async def no_page() -> Response:
     """Answer for a server without a status page."""
@@ -174,7 +172,7 @@ class PortContent(Struct, frozen=True):
     """Features of the peers and other findings."""
     read_fault: Callable[[], str] = str
     """Returns what only a new process can get back; empty: nothing."""
-    read_page: Page = no_page
+    read_page: Callable[[], Awaitable[Response]] = no_page
     read_metrics: Callable[[], Awaitable[bytes]] | None = None
     """By default only the metrics of the driver itself are shown."""
 
@@ -228,8 +226,6 @@ class Routes:
         }
         return json.dumps(document).encode()
 
-
-__all__ = ["PartState", "ProbeServer"]
 
 log = logging.getLogger(__name__)
 

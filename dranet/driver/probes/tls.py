@@ -118,20 +118,12 @@ class TlsFiles:
             SettingsError: a file cannot be used; names it.
         """
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._validity: Validity | None = None
+        self.validity: Validity | None = None
+        """The period of the certificate in use; ``None`` if unknown."""
         self._stamp = self._read_stamp()
         self._context = self._load()
-        self._problem = ""
-
-    @property
-    def problem(self) -> str:
+        self.problem = ""
         """Why the current files cannot be used; empty if they are in use."""
-        return self._problem
-
-    @property
-    def validity(self) -> Validity | None:
-        """The period of the certificate in use; ``None`` if unknown."""
-        return self._validity
 
     def get_context(self) -> ssl.SSLContext:
         """Return the context for the next connection. Checks the files, which costs microseconds."""
@@ -146,15 +138,15 @@ class TlsFiles:
 
     def read_findings(self) -> list[Finding]:
         self.get_context()
-        if not self._problem and self._validity is not None and self._validity.is_old(time.time()):
-            return [_report_old(self._validity)]
-        if not self._problem:
+        if not self.problem and self.validity is not None and self.validity.is_old(time.time()):
+            return [_report_old(self.validity)]
+        if not self.problem:
             return [ok(PORT, "speaks TLS with the certificate that is in its file", CERTIFICATE)]
         return [
             Finding(
                 PORT,
                 Severity.WARNING,
-                f"the certificate was not renewed: {self._problem}",
+                f"the certificate was not renewed: {self.problem}",
                 "the previous one is used until it expires; then scrapers refuse the port",
                 "fix the Secret behind --metrics-tls-cert and --metrics-tls-key",
                 CERTIFICATE,
@@ -165,11 +157,11 @@ class TlsFiles:
         try:
             self._context = self._load()
         except SettingsError as error:
-            if error.message != self._problem:
+            if error.message != self.problem:
                 log.warning("the probe port keeps its certificate: %s", error)
-            self._problem = error.message
+            self.problem = error.message
             return False
-        self._problem = ""
+        self.problem = ""
         return True
 
     def _load(self) -> ssl.SSLContext:
@@ -187,7 +179,7 @@ class TlsFiles:
         if self._client_ca is not None:
             context.verify_mode = ssl.CERT_OPTIONAL  # the kubelet shows none
             _load_authorities(context, self._client_ca)
-        self._validity = read_validity(self._certificate)
+        self.validity = read_validity(self._certificate)
         return context
 
     def _read_stamp(self) -> Stamp:

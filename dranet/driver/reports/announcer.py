@@ -151,29 +151,29 @@ class Announcer:
                 self._links.pop(claim.uid, None)
 
     def _note_attached(self, records: Sequence[PreparedClaim]) -> None:
-        for pod_uid in dict.fromkeys(record.pod.uid for record in records):
-            if self._on_attached is not None:
+        if self._on_attached is not None:
+            for pod_uid in dict.fromkeys(record.pod.uid for record in records):
                 self._on_attached(pod_uid)
 
     def lease_lost(self, record: PreparedClaim, position: int, error: DranetError) -> None:
         """Report that the lease of one device has ended; the pod lost its address, or never got it."""
         with self._lock:
             self._lost.setdefault(record.claim.uid, {})[position] = error
-            links = self._links.get(record.claim.uid)
-        if links is not None:
-            self._write_attached(record, links)
+        self._write_remembered(record)
         self._warn(ObjectRef.of_pod(record.pod), str(error.reason), str(error))
 
     def lease_back(self, record: PreparedClaim, position: int) -> None:
-        """Report that a lease was obtained again."""
         with self._lock:
             self._lost.get(record.claim.uid, {}).pop(position, None)
+        self._write_remembered(record)
+
+    def _write_remembered(self, record: PreparedClaim) -> None:
+        with self._lock:
             links = self._links.get(record.claim.uid)
         if links is not None:
             self._write_attached(record, links)
 
     def lease_forgotten(self, claim_uid: str) -> None:
-        """Forget the claim: it no longer has leases."""
         with self._lock:
             self._lost.pop(claim_uid, None)
             self._links.pop(claim_uid, None)
@@ -198,10 +198,8 @@ class Announcer:
         self._metrics.claim_errors.labels("attach", error.reason).inc()
         self._forget_links(record.claim for record in records)
         for record in records:
-            self._reporter.set_statuses(
-                record.claim,
-                [report_attach_failed(self._driver_name, device, error) for device in record.devices],
-            )
+            statuses = [report_attach_failed(self._driver_name, device, error) for device in record.devices]
+            self._reporter.set_statuses(record.claim, statuses)
         if records:
             note = f"{error.reason}: {error}"
             self._warn(ObjectRef.of_pod(records[0].pod), _attach_failure_of(records, error), note)
@@ -215,9 +213,8 @@ class Announcer:
         """Report a container that was started while no driver ran to check its devices."""
         self._metrics.claim_errors.labels("container", error.reason).inc()
         note = f"container {container} runs, although {error}"
-        self._warn(
-            ObjectRef.of_pod(PodRef(pod.namespace, pod.name, pod.uid)), EventReason.RUNS_WITHOUT_DEVICES, note
-        )
+        regarding = ObjectRef.of_pod(PodRef(pod.namespace, pod.name, pod.uid))
+        self._warn(regarding, EventReason.RUNS_WITHOUT_DEVICES, note)
 
     def unprepare_failed(self, ref: ClaimRef, error: DranetError) -> None:
         """Report a failure; the kubelet repeats the call, and the pod stays in Terminating."""
@@ -242,9 +239,8 @@ class Announcer:
         complaints = [*lost, *report.problems]
         if report.devices:
             self._write_released(report, complaints)
-            self._reporter.add_normal(
-                "Released", ObjectRef.of_claim(report.claim), _name_devices(report.devices)
-            )
+            names = _name_devices(report.devices)
+            self._reporter.add_normal("Released", ObjectRef.of_claim(report.claim), names)
         if complaints:
             self._metrics.not_restored.inc(len(complaints))
             note = f"after claim {report.claim}: {'; '.join(complaints)}"
@@ -252,7 +248,6 @@ class Announcer:
             self._warn(self._node, EventReason.HOST_STATE_NOT_RESTORED, note)
 
     def _write_released(self, report: ReleaseReport, complaints: Sequence[str]) -> None:
-        """Write the statuses. They are dropped silently if the claim is gone, as it often is."""
         statuses = [
             report_released(self._driver_name, device, _complaints_of(device, report.devices, complaints))
             for device in report.devices
@@ -283,9 +278,7 @@ class Announcer:
 
 def _attach_failure_of(records: Sequence[PreparedClaim], error: DranetError) -> EventReason:
     """Choose between RDMA and network devices, as DraNet does."""
-    moving = [
-        device.device.kind for record in records for device in record.devices if device.plan is not None
-    ]
+    moving = [one.device.kind for record in records for one in record.devices if one.plan is not None]
     at_rdma = isinstance(error, KernelError) and "rdma" in error.operation.lower()
     if at_rdma or all(kind is DeviceKind.RDMA for kind in moving):
         return EventReason.RDMA_DEVICE_ATTACH_FAILED

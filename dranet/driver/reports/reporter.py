@@ -82,7 +82,6 @@ class _Waiting(Struct, eq=False):
 
     @property
     def at(self) -> float:
-        """When to write it."""
         return max(self.due, self.rests_until)
 
 
@@ -150,7 +149,6 @@ class Reporter:
         self._loop.call_soon_threadsafe(self._supersede_statuses, claim, statuses)
 
     def add_event(self, event: EventNote) -> None:
-        """Queue an Event."""
         self._recent.add_event(event)
         self._loop.call_soon_threadsafe(self._enqueue_event, event, datetime.now(UTC))
 
@@ -159,7 +157,6 @@ class Reporter:
         self._recent.add_normal(word, about, sentence)
 
     async def run(self) -> None:
-        """Write what is queued, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_events(), name="report: Events")
             for number in range(WRITERS):
@@ -203,7 +200,6 @@ class Reporter:
         news.set()
 
     async def _wait_news(self, deadline: float | None) -> None:
-        """Wait until something is new, or for the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._news.wait()
@@ -437,7 +433,6 @@ class Misalignments:
                 self._reported.pop((claim.uid, *key_of(entry)), None)
 
     def _note(self, key: tuple[str, ...]) -> bool:
-        """Remember it, and return whether it is new."""
         is_news = key not in self._reported
         self._reported[key] = None
         self._reported.move_to_end(key)
@@ -505,11 +500,9 @@ class RecentEvents:
             self._kept.append(RecentEvent(time.time(), *new))
 
     def add_event(self, event: EventNote) -> None:
-        """Add what is also reported as an Event."""
         self.add(event.type, event.reason, _name(event.regarding), event.note)
 
     def add_normal(self, word: str, about: ObjectRef, text: str) -> None:
-        """Add what makes no Event because it is normal."""
         self.add(NORMAL, word, _name(about), text)
 
     def list(self) -> Sequence[RecentEvent]:

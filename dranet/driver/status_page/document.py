@@ -14,7 +14,6 @@ from dranet.driver.reports.reporter import RecentEvent
 from dranet.driver.status_page.content import Content, SeenClaim
 from dranet.health import DeviceHealth
 from dranet.inventory.policy import Decision
-from dranet.model.device import Device
 from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedDevice
 from dranet.pictures.boxes import Mark, Picture, build_picture
@@ -35,7 +34,6 @@ _VOID = frozenset({"meta", "link", "br"})
 
 
 def text(words: str) -> Html:
-    """Escape text from a machine or a user."""
     return words if isinstance(words, Html) else Html(escape(printable(words)))
 
 
@@ -105,7 +103,6 @@ _DEVICES_HEADER = ("Device", "Link", "Place", "Speed", "State", "Offered", "Pod"
 
 
 def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
-    """Return pods by device; admin access does not count."""
     holders: dict[str, list[str]] = defaultdict(list)
     for seen in claims:
         for prepared in seen.record.devices:
@@ -115,7 +112,6 @@ def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
 
 
 def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[str]]) -> Html:
-    """Show hardware devices as a table, and the number of others."""
     shown = choose_hardware(look)
     hidden = len(look.inventory) - len(shown)
     if not shown:
@@ -126,11 +122,13 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
         _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders)
         for decision in _important_first(shown, holders)[:MOST_DEVICES]
     ]
-    more = len(shown) - MOST_DEVICES
-    left = element("p", f"and {more} more: dranet devices lists them", class_="empty") if more > 0 else EMPTY
-    return join(
-        [table(f"{summarize(shown, shows_all=True)}.", _DEVICES_HEADER, rows), left, _software(hidden)]
-    )
+    devices = table(f"{summarize(shown, shows_all=True)}.", _DEVICES_HEADER, rows)
+    return join([devices, _note_more(len(shown) - MOST_DEVICES, "devices"), _software(hidden)])
+
+
+def _note_more(count: int, command: str) -> Html:
+    words = f"and {count} more: dranet {command} lists them"
+    return element("p", words, class_="empty") if count > 0 else EMPTY
 
 
 def _software(count: int) -> Html:
@@ -156,24 +154,16 @@ def _device_row(
 ) -> tuple[str, ...]:
     device, summary = decision.device, reader.read(decision.device)
     second = " · ".join(filter(None, (short_name, str(device.kind), summary.model)))
+    numa = "" if device.numa_node is None else f"NUMA {device.numa_node}"
     return (
         join([device.name, element("small", second)]),
         " · ".join(filter(None, (device.ifname, device.rdma_device))),
-        _place(device),
+        " · ".join(filter(None, (device.pci_address, numa))),
         summary.rate or summary.speed,
         _device_state(summary.state, device.name in holders, health.get(device.name)),
-        "yes" if decision.published else f"no: it {_clause(decision.reason)}",
+        "yes" if decision.published else f"no: it {decision.reason or 'is not offered'}",
         ", ".join(holders.get(device.name, ())),
     )
-
-
-def _clause(reason: str) -> str:
-    return reason or "is not offered"
-
-
-def _place(device: Device) -> str:
-    numa = "" if device.numa_node is None else f"NUMA {device.numa_node}"
-    return " · ".join(filter(None, (device.pci_address, numa)))
 
 
 def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Html:
@@ -181,17 +171,12 @@ def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Htm
     link = "in a pod" if is_held and not state else state
     if health is None or (health.healthy is None and not health.message):
         return join([link])
-    if health.healthy:
-        return join(
-            [link, " · " if link else "", element("span", "healthy", class_="good"), _message(health)]
-        )
-    if health.healthy is None:
-        return join([link, " · " if link else "", "health unknown", _message(health)])
-    return join([link, " · " if link else "", element("span", "unhealthy", class_="bad"), _message(health)])
-
-
-def _message(health: DeviceHealth) -> Html:
-    return element("small", health.message) if health.message else EMPTY
+    state = "health unknown"
+    if health.healthy is not None:
+        words = "healthy" if health.healthy else "unhealthy"
+        state = element("span", words, class_="good" if health.healthy else "bad")
+    message = element("small", health.message) if health.message else EMPTY
+    return join([link, " · " if link else "", state, message])
 
 
 MOST_CLAIMS = 300
@@ -212,10 +197,9 @@ def show_claims(content: Content) -> Html:
         return join([nothing, _unreadable(content.unreadable_claims)])
     ordered = sorted(content.claims, key=lambda seen: (str(seen.record.pod), str(seen.record.claim)))
     rows = [_claim_row(seen, content) for seen in ordered[:MOST_CLAIMS]]
-    more = len(ordered) - MOST_CLAIMS
-    left = element("p", f"and {more} more: dranet claims lists them", class_="empty") if more > 0 else EMPTY
-    caption = "What is prepared for pods on this node"
-    return join([table(caption, _CLAIMS_HEADER, rows), left, _unreadable(content.unreadable_claims)])
+    claims = table("What is prepared for pods on this node", _CLAIMS_HEADER, rows)
+    left = _note_more(len(ordered) - MOST_CLAIMS, "claims")
+    return join([claims, left, _unreadable(content.unreadable_claims)])
 
 
 def _unreadable(count: int) -> Html:

@@ -32,8 +32,6 @@ MOST_WARNINGS = 20
 
 
 class StatusSources(Struct, frozen=True):
-    """The services that the page describes."""
-
     settings: Settings
     leadership: Leadership
     readiness: Readiness
@@ -62,7 +60,6 @@ class PageSource:
         self._shown: Response | None = None
 
     async def read(self) -> Response:
-        """Return the page as it is now, or was a moment ago."""
         async with self._turn:
             if self._shown is None:
                 begun = time.monotonic()
@@ -75,7 +72,6 @@ class PageSource:
         self._shown = None
 
     def _gather(self) -> Content:
-        """Collect immutable values on the event loop."""
         sources, view = self._sources, self._sources.inventory.view
         settings, records = sources.settings, sources.store.get_all()
         offered = (Decision(device, True, "") for device in view.offered.values())
