@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
-from dranet.kernel.discovery import linktable
-from dranet.kernel.discovery.linktable import read_pins
-from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery import scan
+from dranet.kernel.discovery.scan import NodeScanner, read_pins
 from dranet.kernel.discovery.watch import Changes
 from dranet.kernel.netlink.rtnl import parse_link
 from dranet.kernel.netlink.socket import NetlinkSocket
@@ -76,9 +75,9 @@ def test_where_links_do_not_say_it_the_kernel_is_asked_once_for_each(
         asked.append(sorted(ifindexes))
         return frozenset({1, indexes["mv0"]}) if tells else None
 
-    monkeypatch.setattr(linktable, "reports_netns_immutable", lambda _: False)
-    monkeypatch.setattr(linktable, "parse_link", _without_immutable(parse_link))
-    monkeypatch.setattr(linktable, "read_pins", read)
+    monkeypatch.setattr(scan, "reports_netns_immutable", lambda _: False)
+    monkeypatch.setattr(scan, "parse_link", _without_immutable(parse_link))
+    monkeypatch.setattr(scan, "read_pins", read)
     scanner = NodeScanner(NOWHERE, NOWHERE)
     expected = {"mv0"} if tells else {"br0"}
     assert pinned(node.run(scanner.read)) == expected
@@ -90,8 +89,8 @@ def test_where_links_do_not_say_it_the_kernel_is_asked_once_for_each(
 
 def test_a_card_with_an_embedded_switch_may_be_pinned_where_the_kernel_does_not_tell() -> None:
     card = Link(2, "enp1s0f0np0", phys_switch_id="b8599f0300c1", phys_port_name="p0")
-    assert linktable._may_be_pinned(card)
-    assert not linktable._may_be_pinned(replace(card, phys_switch_id=""))
+    assert scan._may_be_pinned(card)
+    assert not scan._may_be_pinned(replace(card, phys_switch_id=""))
 
 
 def _without_immutable(parse: Callable[..., Link]) -> Callable[..., Link]:

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel.discovery import linktable
 from dranet.kernel.discovery import scan as scan_module
 from dranet.kernel.discovery.scan import (
     NodeScanner,
@@ -201,9 +200,9 @@ def test_many_named_links_read_the_same_as_each_alone(
     make_namespace: Callable[..., Namespace], scanner: NodeScanner
 ) -> None:
     still = make_namespace()  # its links are down: nothing happens to them by itself
-    still.ip_lines("".join(f"link add a{n} type veth peer name b{n}\n" for n in range(linktable.FEW_LINKS)))
+    still.ip_lines("".join(f"link add a{n} type veth peer name b{n}\n" for n in range(scan_module.FEW_LINKS)))
     before = by_name(scan(still, scanner))
-    names = [f"{side}{n}" for side in "ab" for n in range(linktable.FEW_LINKS)]
+    names = [f"{side}{n}" for side in "ab" for n in range(scan_module.FEW_LINKS)]
     still.ip_lines("".join(f"addr add 10.1.{n}.1/24 dev {name}\n" for n, name in enumerate(names)))
     changed = Changes(links=frozenset(before[name].ifindex for name in names))
     assert scan(still, scanner, changed) == scan(still, scanner)
@@ -295,7 +294,7 @@ def test_details_of_a_link_that_changed_are_read_again(
         asked.append(names)
         return {}
 
-    monkeypatch.setattr(linktable, "read_driver_infos", note)
+    monkeypatch.setattr(scan_module, "read_driver_infos", note)
     after = by_name(scan(node, scanner, Changes(links=frozenset({links["mv0"].ifindex}))))
     assert asked == [["mv0"]]
     assert (after["mv0"].driver, after["mv1"].driver) == ("", "macvlan")
@@ -312,7 +311,7 @@ def test_warnings_stay_until_the_next_full_scan(
         return {}
 
     with monkeypatch.context() as odd:
-        odd.setattr(linktable, "read_driver_infos", warn)
+        odd.setattr(scan_module, "read_driver_infos", warn)
         assert scan(node, scanner).warnings == ("odd",)
         mv0 = by_name(scan(node, scanner))["mv0"].ifindex
         assert scan(node, scanner, Changes(links=frozenset({mv0}))).warnings == ("odd",)
