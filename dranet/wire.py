@@ -1,12 +1,8 @@
 """NRI's wire, which the runtime room and the testbed share: byte streams on one trunk, and ttrpc over them.
 
-The trunk is a UNIX stream socket. Each frame on it is ``stream id, length`` (two big-endian 32-bit words) and
-that many bytes of the stream. Frames do not delimit messages: a message may be cut anywhere. There is no
-opening or closing of a stream; both sides know which ids exist and drop what belongs to others.
-
-A ttrpc message is ``length, stream id, type, flags`` (10 bytes, big-endian) and a protobuf
-:class:`~dranet.pb.ttrpc_pb2.Request` or :class:`~dranet.pb.ttrpc_pb2.Response`. NRI uses unary calls only.
-This module knows neither NRI's messages nor what they mean.
+Each frame on the trunk is ``stream id, length`` (two big-endian 32-bit words) and that many bytes of the
+stream; a message may be cut anywhere. A ttrpc message is ``length, stream id, type, flags`` (10 bytes,
+big-endian) and a protobuf Request or Response. NRI uses unary calls only.
 """
 
 from __future__ import annotations
@@ -44,8 +40,6 @@ _READ_BYTES = 64 * 1024  # a larger buffer would be mapped and unmapped again fo
 
 
 class ConnectionLost(ProtocolError):
-    """The peer closed the connection, or the socket failed; connect again."""
-
     default_retryable = True
 
 
@@ -100,7 +94,6 @@ class MuxDecoder:
 
 
 def encode_message(stream: int, message: bytes) -> bytes:
-    """The frames of one message: a first one within :data:`FIRST_FRAME_BYTES`, and one for all the rest."""
     cut = FIRST_FRAME_BYTES - _MUX_HEADER.size
     first, rest = message[:cut], message[cut:]
     frames = _MUX_HEADER.pack(stream, len(first)) + first
@@ -116,13 +109,8 @@ class Mux:
         self.decoder = MuxDecoder()
 
     def receive(self, timeout_seconds: float | None = None) -> list[Chunk]:
-        """Wait for bytes and return what they hold (perhaps nothing whole).
-
-        Raises:
-            ConnectionLost: end of stream or a socket error.
-            DeadlineExceeded: nothing came in time, or the time is already over.
-            ProtocolError: the bytes cannot be frames.
-        """
+        """Wait for bytes and return what they hold (perhaps nothing whole). ``DeadlineExceeded`` also where
+        the time is already over."""
         try:
             if timeout_seconds is not None:
                 self._wait_readable(timeout_seconds)
@@ -148,11 +136,8 @@ class Mux:
             raise ConnectionLost(f"writing to the peer failed: {error.strerror or error}") from error
 
     def stop_reading(self) -> None:
-        """Make :meth:`receive` end with ``ConnectionLost`` once it has read what is already there.
-
-        A request in the making can still be answered: a runtime that saw the connection close in the
-        middle of a hook would go on without us. Any thread.
-        """
+        """Make :meth:`receive` end with ``ConnectionLost`` once it has read what is already there: a runtime
+        that saw the connection close in the middle of a hook would go on without us. Any thread."""
         with suppress(OSError):  # the peer is already gone, and receive() will report it
             self._trunk.shutdown(socket.SHUT_RD)
 
@@ -183,8 +168,6 @@ Handler = Callable[[str, str, bytes], bytes]
 
 
 class Code(IntEnum):
-    """Status codes, gRPC's numbers; the ones that NRI uses."""
-
     OK = 0
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
@@ -328,12 +311,7 @@ class TtrpcConnection:
 
     def process(self, timeout_seconds: float | None = None) -> None:
         """Read the trunk once; handle every request and take every answer that became whole.
-
-        Raises:
-            ConnectionLost: the peer is gone, or stopped in the middle of a message.
-            DeadlineExceeded: nothing came in time.
-            ProtocolError: the peer does not speak mux.
-        """
+        ``ConnectionLost`` also where the peer stopped in the middle of a message."""
         handled = 0
         for chunk in self._receive(timeout_seconds):
             if chunk.stream == self._serve_stream:
@@ -367,13 +345,9 @@ class TtrpcConnection:
             raise _stalled()
 
     def call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> bytes:
-        """Call and wait for the answer's payload, handling what comes in between.
-
-        Raises:
-            TtrpcError: the peer answered with a status, or with something unreadable.
-            DeadlineExceeded: no answer in time; a late one is dropped.
-            ConnectionLost: the peer is gone.
-        """
+        """Call and wait for the answer's payload, handling what comes in between. ``TtrpcError``: the peer
+        answered with a status, or with something unreadable. An answer after ``DeadlineExceeded`` is
+        dropped."""
         deadline = time.monotonic() + timeout_seconds
         stream_id = self._next_stream_id
         answer = self.start_call(service, method, payload, timeout_seconds)

@@ -1,7 +1,4 @@
-"""Facts of the node that only ``dranet doctor`` reads, without judgement, for ``model.findings``.
-
-The daemon loads none of it. Everything is read through ``sysfs.files``: bounded and never blocking.
-"""
+"""Facts of the node that only ``dranet doctor`` reads, without judgement, for ``model.findings``."""
 
 from __future__ import annotations
 
@@ -42,12 +39,8 @@ _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernete
 
 
 def read_host_facts(sysfs_root: Path, procfs_root: Path, root: Path | None, node: NodeFacts) -> HostFacts:
-    """All that can be read from here.
-
-    Args:
-        root: the node's own file system; ``None`` if it is not visible (:func:`find_root`).
-        node: a scan of its devices, which selects what is read.
-    """
+    """``root`` is the node's own file system, ``None`` if it is not visible; ``node`` selects what is
+    read."""
     warnings: list[str] = []
     sysfs, procfs = PseudoFiles(sysfs_root, warnings), PseudoFiles(procfs_root, warnings)
     files = PseudoFiles(root, []) if root is not None else None
@@ -149,7 +142,6 @@ _NETWORK_FILE = re.compile(r"^NETWORK_FILE=(\S+)\s*$", re.MULTILINE)
 
 
 def read_managers(root: PseudoFiles, links: Collection[Link]) -> tuple[Manager, ...]:
-    """``root`` is the node's own file system."""
     return (*_read_network_manager(root, links), *_read_networkd(root, links), *_read_cni(root))
 
 
@@ -215,7 +207,6 @@ _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|[0-9]{1,20})\s", re.MULT
 
 
 def read_processes(procfs: PseudoFiles) -> tuple[Process, ...] | None:
-    """``None`` where these are not the node's processes."""
     if not sees_node(procfs):
         return None
     found = []
@@ -276,7 +267,6 @@ def _word(config: bytes, offset: int) -> int | None:
 
 
 def _find_express(config: bytes) -> int:
-    """Where the PCI Express capability begins; 0 without one."""
     if not (_word(config, _STATUS) or 0) & _HAS_LIST:
         return 0
     offset = (_word(config, _FIRST) or 0) & 0xFC
@@ -291,7 +281,6 @@ def _find_express(config: bytes) -> int:
 
 
 def _read_acs(config: bytes) -> int | None:
-    """Control of Access Control Services, one of the extended capabilities."""
     offset = _EXTENDED
     for _ in range(_MOST_CAPABILITIES):
         if offset < _EXTENDED or offset + 4 > len(config):
@@ -473,7 +462,6 @@ def _find_mask(outcome: Outcome) -> int | None:
 
 
 def parse_pfc(payload: bytes) -> int | None:
-    """Parse the answer; ``None`` if it does not contain PFC."""
     pfc = find_flow_control(payload)
     return pfc[_PFC_ENABLED] if len(pfc) > _PFC_ENABLED else None
 

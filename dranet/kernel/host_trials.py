@@ -1,8 +1,5 @@
-"""What ``dranet doctor`` asks of the running kernel: calls that the driver needs, and its messages.
-
-A seccomp profile cannot be read back, so each call is tried where it changes nothing; names are those of the
-rules of the profile.
-"""
+"""What ``dranet doctor`` asks of the running kernel: calls that the driver needs, and its messages. A seccomp
+profile cannot be read back, so each call is tried where it changes nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Apply attach plans in a pod's network namespace: all of a pod's devices, or none.
-
-The hook path. A move takes about 18 ms in the kernel; everything else is kept to a few system calls: each
-namespace is entered once, a link's settings are sent together, and links are looked up one by one, never by
-listing all.
-"""
+"""Apply attach plans in a pod's network namespace: all of a pod's devices, or none. The hook path: each
+namespace is entered once, a link's settings are sent together, and links are looked up one by one."""
 
 from __future__ import annotations
 
@@ -146,7 +142,6 @@ class _Attachment(Struct, frozen=True):
         return tuple(self._read_back(plan, target.link.ifindex, rules) for plan, target in links)
 
     def _attach(self, plan: AttachPlan) -> Target | None:
-        """One device, all but its routes with several ways."""
         target = self._bring_in(plan)
         for _, group in groupby(filter(_is_applied_in_turn, plan.steps), group_of):
             steps = list(group)
@@ -164,7 +159,6 @@ class _Attachment(Struct, frozen=True):
         return target
 
     def _apply(self, plan: AttachPlan, first: Step, apply: Callable[[], T]) -> T:
-        """Take the next step, or several, unless interrupted; a refusal gets the device's name."""
         why_stop = self.why_stop()
         if why_stop:
             raise _failure(plan, KernelError(f"{why_stop}, before {first.step}", operation="attach"))
@@ -192,7 +186,6 @@ class _Attachment(Struct, frozen=True):
         return Target(plan.device, self.pod, link, plan.pod_ifname, self.undo, is_new, self.rules, plan.lease)
 
     def _create(self, plan: AttachPlan, step: CreateLink) -> Target:
-        """The link on top of its parent, made unless it is there."""
         check_parent(self.home, step)
         found = find_sublink(self.pod, step)
         if found is not None:
@@ -320,13 +313,9 @@ def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
 
 
 def set_down(plans: Sequence[AttachPlan], rules: UplinkRules) -> None:
-    """Set the link of each plan down in the calling thread's namespace; safe to repeat.
-
-    A link that is missing, enslaved or already down is skipped: the attach reports what is wrong with it.
-
-    Raises:
-        DeviceError: a link is the node's uplink or tied to it (``DeviceIsUplink``); it stays up.
-    """
+    """Set the link of each plan down in the calling thread's namespace; safe to repeat. One that is missing,
+    enslaved or already down is skipped: the attach reports what is wrong with it. The node's uplink stays up,
+    and is a ``DeviceError`` (``DeviceIsUplink``)."""
     moved = [(plan, plan.host) for plan in plans if plan.host is not None]
     if not moved:
         return

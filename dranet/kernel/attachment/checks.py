@@ -1,7 +1,4 @@
-"""May the node spare a link, and is a link in the pod as planned? Asked of the kernel as it is now.
-
-Links are looked up one by one: a node has a thousand, and the runtime is waiting.
-"""
+"""May the node spare a link, and is a link in the pod as planned? Asked of the kernel as it is now."""
 
 from __future__ import annotations
 
@@ -153,7 +150,6 @@ class UplinkGuard:
             self.check(link)
 
     def _read_foundation(self) -> _Foundation:
-        """Find the links below the node's protected links, and the links on top of them."""
         protected = read_protected_links(self._rtnl, self._addresses)
         uplinks = find_uplinks(read_routing(self._rtnl, []), self._read, Addresses(self._read_addresses))
         kept = {line.ifindex: line.purpose for line in protected if line.ifindex}
@@ -277,7 +273,7 @@ class SeenLink(Struct, frozen=True):
 
 
 def look_at(plan: AttachPlan, pod: Side, link: Link | None) -> SeenLink | None:
-    """Read what a plan has set of a link; ``None`` where there is no link."""
+    """``None`` where there is no link."""
     if link is None:
         return None
     return SeenLink(
@@ -322,7 +318,6 @@ def _list_addresses(plan: AttachPlan, addresses: Sequence[Address]) -> tuple[str
 
 
 def _list_routes(plan: AttachPlan, routes: LinkRoutes) -> tuple[AttachedRoute, ...]:
-    """Without those that the kernel makes by itself from an address or a router advertisement."""
     planned = [step.route for step in steps_of(plan, AddRoute)]
     found = (
         AttachedRoute(route.destination, tuple(hop.gateway for hop in ways if hop.gateway), route.table)

@@ -1,8 +1,5 @@
-"""Bring devices back from a pod and give the host what Prepare recorded.
-
-Used by release, and by a failed attach to undo itself. It goes on after a refusal and collects problems: a
-link that is back with a wrong MTU is better than one left in a dying namespace.
-"""
+"""Bring devices back from a pod and give the host what Prepare recorded. It goes on after a refusal and
+collects problems: a link that is back with a wrong MTU is better than one left in a dying namespace."""
 
 from __future__ import annotations
 
@@ -131,11 +128,8 @@ def _try(function: Callable[[], None]) -> list[str]:
 
 
 def _iter_removals(plan: AttachPlan, pod: Side) -> Iterator[Callable[[], None]]:
-    """Remove what does not move with the link: rules, routes with several next hops, helper links.
-
-    Sysctls of the pod's namespace stay as the claim had them: no process runs there any more, other claims of
-    the pod may have set the same, and they end with the namespace.
-    """
+    """Remove what does not move with the link. Sysctls of the pod's namespace stay as the claim had them:
+    they end with it, and other claims of the pod may have set the same."""
     rules = steps_of(plan, AddRule)
     if rules:
         yield partial(remove_rules, pod, rules, plan.pod_ifname)
@@ -154,12 +148,8 @@ def _remove_limits(pod: Side, pod_ifname: str) -> None:
 
 def return_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
     """Move the RDMA device of a plan to the host if it is in the pod; restore its name and IPoIB interfaces.
-    Returns what could not be restored.
-
-    Raises:
-        LinkMissing: it is on neither side, and with it its IPoIB interfaces.
-        KernelError: it is still in the pod.
-    """
+    Returns what could not be restored. After ``LinkMissing`` its IPoIB interfaces are gone with it, after any
+    other ``KernelError`` it is still in the pod."""
     problems: list[str] = []
     for step in steps_of(plan, MoveRdma):
         try:
@@ -193,8 +183,8 @@ def _restore_rdma(plan: AttachPlan, step: MoveRdma, home: Side) -> list[str]:
 
 
 def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
-    """Write what ``rdma_cm`` forgot of the RDMA device of a plan when it moved; it finds the device by name,
-    wherever that is. Returns what could not be written."""
+    """Write what ``rdma_cm`` forgot of the RDMA device of a plan when it moved; returns what could not be
+    written."""
     names = [step.rdma_device for step in steps_of(plan, MoveRdma)]
     return [problem for name in names for problem in restore_cm_defaults(name, plan.rdma_cm)]
 
@@ -203,11 +193,7 @@ def return_link(
     plan: AttachPlan, host: LinkState, home: Side, pod: Side | None, interrupts: InterruptFiles = INTERRUPTS
 ) -> list[str]:
     """Return the link of a plan to the host, restore it and its CPUs; returns what could not be restored.
-
-    Raises:
-        LinkMissing: it is on neither side.
-        KernelError: it is still in the pod.
-    """
+    After another ``KernelError`` than ``LinkMissing`` it is still in the pod."""
     link = _bring_home(plan, host, home, pod)
     problems = restore_link(home, link, host)
     if plan.cpus is None:
@@ -218,7 +204,6 @@ def return_link(
 
 
 def _bring_home(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Link:
-    """The link on the host, moved there unless it is there already."""
     found = find_link(plan, host, home, pod)
     if found is None:
         raise LinkMissing("gone while it was being restored")

@@ -1,8 +1,5 @@
-"""What a move leaves on a NIC: BPF programs, the CPUs of its queues, and what its driver keeps in the card.
-
-A tenant with ``NET_ADMIN`` would leave all of it to the next one. :data:`HARDWARE` has, for each part of a
-``LinkState`` that is in the card, how it is read at Prepare, compared and restored at release.
-"""
+"""What a move leaves on a NIC: BPF programs, the CPUs of its queues, and what its driver keeps in the card. A
+tenant with ``NET_ADMIN`` would leave all of it to the next one."""
 
 from __future__ import annotations
 
@@ -68,11 +65,8 @@ def read_program_names(side: Side, ifindex: int) -> tuple[str, ...]:
 
 
 def remove_programs(pod: Side, ifindex: int, pod_ifname: str) -> None:
-    """Remove every program from a link that is in the pod, whatever process attached or holds it.
-
-    Raises:
-        KernelError: the kernel refused, or a program is on the link still (``AttachFailed``).
-    """
+    """Remove every program from a link that is in the pod, whatever process attached or holds it; a
+    ``KernelError`` where one is on the link still (``AttachFailed``)."""
     try:
         _remove_all(pod, ifindex, pod_ifname)
     except KernelError as error:
@@ -285,11 +279,8 @@ def look_at_queues(side: Side, link: Link) -> Iterator[Queues]:
 
 
 def set_queues(queues: Queues, step: SetCpuLocality, places: Mapping[int, int]) -> None:
-    """Let the CPUs of the step use the queues of the link.
-
-    ``places`` maps a send queue whose interrupt was placed to its position in the step's CPUs; the queue
-    gets this one and, where there are more CPUs than queues, its share of the others.
-    """
+    """Let the CPUs of the step use the queues of the link. ``places`` maps a send queue whose interrupt was
+    placed to its position in the step's CPUs; the queue gets this one and its share of any beyond."""
     send_queues = queues.numbers("tx-") if step.xps else []
     for queue in send_queues:
         queues.write(f"tx-{queue}/xps_rxqs", "0")
@@ -328,11 +319,8 @@ def restore_queues(queues: Queues, wanted: Mapping[str, str]) -> list[str]:
 
 
 def set_cpu_locality(step: SetCpuLocality, pod: Side, ifname: str, interrupts: InterruptFiles) -> None:
-    """Let near CPUs work for a device that is in the pod; safe to repeat.
-
-    Raises:
-        KernelError: the kernel refused; ``MissingFeature`` for interrupts that cannot be placed.
-    """
+    """Let near CPUs work for a device that is in the pod; safe to repeat. ``MissingFeature``: its interrupts
+    cannot be placed."""
     step = replace(step, cpus=interrupts.choose_online(step.cpus))
     found = interrupts.read(step.pci_address) if step.irq else {}
     wanted = {irq: index % len(step.cpus) for index, irq in enumerate(found)}  # in turn, by its number

@@ -75,7 +75,6 @@ class Side:
         return function() if self._visit is None else self._visit.run(function)
 
     def close(self) -> None:
-        """Close what the side opened by itself; the rest is its opener's."""
         if self._genl is not None:
             self._genl.close()
             self._genl = None
@@ -83,7 +82,6 @@ class Side:
 
 @contextmanager
 def open_host_side() -> Iterator[Side]:
-    """The calling thread's namespace."""
     with (
         NetworkNamespace.current() as netns,
         NetlinkSocket.open() as rtnl,
@@ -134,12 +132,8 @@ def is_same_device(link: Link, plan: AttachPlan, host: LinkState) -> bool:
 
 
 def find_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Found | None:
-    """Find the planned link on either side; ``None`` if it is gone.
-
-    Cheap look-ups come first, a walk over all links last. A link that only its place and index identify (a
-    tenant changed the MAC address of a device that has no permanent one) comes after every link that its
-    address identifies.
-    """
+    """Find the planned link on either side; ``None`` if it is gone. One that only its place and index
+    identify (a tenant changed its MAC address) comes after every link that its address identifies."""
     for candidate in _iter_candidates(plan, host, home, pod):
         if is_same_device(candidate.link, plan, host):
             return candidate
@@ -310,12 +304,9 @@ def read_addresses(rtnl: NetlinkSocket, link: Link) -> tuple[Address, ...]:
 
 
 def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
-    """Routes through the link in any table but ``local``, without those the kernel makes by itself.
-
-    Raises:
-        DeviceError: ``Route`` cannot express one of them (``DeviceBusy``). Routes that a program made from a
-            router advertisement are exempt: it makes them again when the link is back.
-    """
+    """Routes through the link in any table but ``local``, without those the kernel makes by itself. One that
+    ``Route`` cannot express is a ``DeviceError`` (``DeviceBusy``), unless a program made it from a router
+    advertisement: it makes it again when the link is back."""
     found = list(_iter_made_routes(rtnl, link))
     for route, is_sayable in found:
         if not is_sayable and route.protocol != RTPROT_RA:
@@ -334,12 +325,9 @@ def read_restorable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]
 
 
 def _iter_made_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bool]]:
-    """Routes that the kernel did not make itself, each with whether ``Route`` expresses all of it.
-
-    The kernel puts what it makes of addresses and router advertisements into the tables main and local. In
-    another table these protocols are of programs: systemd-networkd's ``RouteTable=`` for router
-    advertisements, scripts that copy a connected route.
-    """
+    """Routes that the kernel did not make itself, each with whether ``Route`` expresses all of it. It puts
+    its own into main and local; in another table their protocols are of programs (systemd-networkd's
+    ``RouteTable=``)."""
     for route, payload in iter_routes(rtnl, link):
         is_self_made = route.table == RT_TABLE_MAIN and route.protocol in SELF_MADE_ROUTES
         if route.table != RT_TABLE_LOCAL and not is_self_made:
@@ -379,7 +367,6 @@ def _route_key(route: Route) -> tuple[object, ...]:
 
 
 def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]]:
-    """Return every route through a link with its message; the kernel filters."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for payload in rtnl.dump(inet.dump_routes_request(family, ifindex=link.ifindex)):
             route = decode(inet.parse_route, payload)
@@ -441,7 +428,6 @@ class LinkDetails(Struct, frozen=True):
 
 
 def parse_link_details(payload: bytes, link: Link) -> LinkDetails:
-    """Parse what is left of the RTM_NEWLINK that ``link`` was parsed from."""
     found = parse_attributes(payload, _HEADER_BYTES, _WANTED)
     token = parse_ipv6_token(payload)
     broadcast = found.get(IFLA_BROADCAST, ETHERNET_BROADCAST)

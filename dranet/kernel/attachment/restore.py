@@ -61,20 +61,15 @@ from dranet.model.plan import RECORD_VERSION, WHOLE_STATE_VERSION, IpoibState, L
 
 
 class Present(Struct, frozen=True):
-    """A link as it is now: ``state`` in the terms of the record, ``details`` with the rest."""
-
     link: Link
     details: LinkDetails
     state: LinkState
 
 
 def read_link_state(ifname: str) -> LinkState:
-    """Record a link of the calling thread's network namespace, all of it: some 3 ms.
-
-    Raises:
-        DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
-            has a route or a setting that could not be restored (``DeviceBusy``).
-    """
+    """Record a link of the calling thread's network namespace, all of it: some 3 ms. A ``DeviceError`` if it
+    does not exist (``DeviceNotFound``), or is enslaved, carries other links or has what could not be restored
+    (``DeviceBusy``)."""
     with open_host_side() as side:
         found = _read_link(side, ifname=ifname)
         if found is None:
@@ -217,12 +212,9 @@ _STAYING_PROGRAMS = ("xdp ", "tcx ")
 
 
 def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
-    """Bring ``link`` to ``state`` as far as the kernel allows; returns what still differs, one line each.
-
-    A line has what was wanted and what was found, after the kernel's error if it refused the request. Lines
-    also report programs: those of the node that the move removed, and those that a tenant left on the link,
-    which are removed.
-    """
+    """Bring ``link`` to ``state`` as far as the kernel allows; returns what still differs, one line each,
+    with the kernel's error if it refused. Lines also report programs: the node's that the move removed, and a
+    tenant's, which are removed."""
     return _Restoring(side, link, state).run()
 
 
@@ -409,12 +401,8 @@ class _Found(NamedTuple):
 
 
 def read_ipoib_states(pci_address: str) -> tuple[IpoibState, ...]:
-    """Record the IPoIB interfaces of a PCI function, in the calling thread's namespace.
-
-    Raises:
-        DeviceError: one has children (partitions), which would end with it, or could not be restored
-            (``DeviceBusy``).
-    """
+    """Record the IPoIB interfaces of a PCI function, in the calling thread's namespace. ``DeviceBusy``: one
+    has children (partitions), which would end with it, or could not be restored."""
     with open_host_side() as home:
         links = _find_links(home, pci_address)
     for found in links:

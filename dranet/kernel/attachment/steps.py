@@ -1,8 +1,5 @@
-"""The steps of a plan: make the link or configure it in the pod, each with its undo.
-
-The steps of one :func:`group_of` are sent together. A refusal is a ``KernelError`` with the kernel's text,
-and with a hint where the fix is known. What a step would leave behind when the link goes has an undo.
-"""
+"""The steps of a plan: make the link or configure it in the pod. The steps of one :func:`group_of` are sent
+together. What a step would leave behind when the link goes has an undo."""
 
 from __future__ import annotations
 
@@ -93,8 +90,6 @@ def group_of(step: Step) -> type:
 
 
 class Target(Struct, frozen=True):
-    """The link in the pod that steps are applied to."""
-
     device: str
     pod: Side
     link: Link
@@ -129,7 +124,6 @@ def apply_group(target: Target, steps: Sequence[Step]) -> None:
 
 
 def _call(target: Target, step: Step) -> None:
-    """Apply a step that is a conversation of its own."""
     pod, link, name = target.pod, target.link, target.pod_ifname
     match step:
         case SetEthtool():
@@ -168,7 +162,6 @@ def apply_sysctls(pod: Side, device: str, steps: Sequence[Step], undo: UndoStack
 
 
 def _send(target: Target, steps: Sequence[Step]) -> None:
-    """Send all requests at once; the first refusal counts."""
     pairs = [(step, request) for step in steps for request in _iter_requests(target, step)]
     outcomes = target.pod.rtnl.batch([request for _, request in pairs])
     for (step, _), outcome in zip(pairs, outcomes, strict=True):
@@ -346,11 +339,8 @@ def is_planned_sublink(link: Link, step: CreateLink) -> bool:
 
 
 def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
-    """Make the link; name, MTU and MAC address are in the same message. It is down.
-
-    Raises:
-        KernelError: the kernel refused; EEXIST: the name, or the VLAN id of the parent, is taken.
-    """
+    """Make the link; name, MTU and MAC address are in the same message. It is down. EEXIST: the name, or the
+    VLAN id of the parent, is taken."""
     is_name_free_here = read_link(home.rtnl, ifname=step.pod_ifname) is None
     name = step.pod_ifname if is_name_free_here else _passing_name(step)
     home.rtnl.request(_create_request(step, name, pod))
@@ -413,11 +403,8 @@ _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 
 
 def join_vrf(pod: Side, device: str, link: Link, step: JoinVrf, undo: UndoStack) -> None:
-    """Enslave ``link`` to the VRF, which is created if it does not exist; safe to repeat.
-
-    Raises:
-        KernelError: another link or another table has the name (EEXIST), or the kernel refused.
-    """
+    """Enslave ``link`` to the VRF, which is created if it does not exist; safe to repeat. EEXIST: another
+    link or another table has the name."""
     vrf = _find_vrf(pod, step) or _create_vrf(pod, device, step, undo)
     if not vrf.is_up:
         up = rtnl.set_link_request(
@@ -436,7 +423,6 @@ def is_in_vrf(pod: Side, link: Link, step: JoinVrf) -> bool:
 
 
 def remove_unused_vrf(pod: Side, step: JoinVrf) -> None:
-    """Remove the VRF if we made it and no link is in it any more."""
     vrf = read_link(pod.rtnl, ifname=step.name)
     if vrf is None or vrf.kind != _VRF or vrf.alias != OUR_MARK:
         return

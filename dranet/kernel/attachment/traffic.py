@@ -1,7 +1,4 @@
-"""Where a pod's packets go, and how fast: routes, policy rules and rate limits.
-
-A route goes with the link that it leads through, unless it has several ways; a rule belongs to the namespace.
-"""
+"""Where a pod's packets go, and how fast: routes, policy rules and rate limits."""
 
 from __future__ import annotations
 
@@ -86,7 +83,6 @@ def _with_scope(route: Route, hops: Sequence[inet.Hop]) -> Route:
 
 
 def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[inet.Hop] = ()) -> bool:
-    """Whether exactly this route is present, from any program."""
     wanted = _with_scope(replace(route, ifindex=ifindex), hops)
     manner = _manner(wanted, _ways(wanted, hops))
     return any(_manner(found, ways) == manner for found, ways in _iter_in_place_of(pod, wanted))
@@ -99,7 +95,6 @@ def read_link_routes(pod: Side, link: Link) -> LinkRoutes:
 
 
 def is_in(routes: LinkRoutes, pod: Side, link: Link, step: AddRoute) -> bool:
-    """Whether the route of a plan is among those that were read of its link."""
     try:
         hops = _find_hops(pod, link.ifindex, step)
     except KernelError:  # a next hop's link is gone, and the route went with it
@@ -147,7 +142,6 @@ def describe_rival(pod: Side, route: Route) -> str:
 
 
 def _iter_in_place_of(pod: Side, route: Route) -> Iterator[tuple[Route, tuple[inet.Hop, ...]]]:
-    """Routes with the destination, table and metric of this one, each with its ways."""
     family = socket.AF_INET6 if ":" in route.destination else socket.AF_INET
     for payload in _dump_table(pod, family, route.table):
         found = decode(inet.parse_route, payload)
@@ -162,7 +156,6 @@ def _place(route: Route) -> tuple[object, ...]:
 
 
 def _manner(route: Route, ways: Sequence[inet.Hop]) -> tuple[object, ...]:
-    """Everything that distinguishes two routes of one place, independent of the spelling of addresses."""
     scope = 0 if ":" in route.destination else route.scope
     source = ip_address(route.source) if route.source else None
     hops = {replace(hop, gateway=str(ip_address(hop.gateway))) if hop.gateway else hop for hop in ways}
@@ -170,11 +163,8 @@ def _manner(route: Route, ways: Sequence[inet.Hop]) -> tuple[object, ...]:
 
 
 def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) -> bool:
-    """Add a route with several ways; returns ``False`` where it was there already.
-
-    Raises:
-        KernelError: one of its links is not in the pod (ENODEV), or the kernel refused.
-    """
+    """Add a route with several ways; ``False`` where it was there already. ENODEV: one of its links is not in
+    the pod."""
     hops = _find_hops(pod, ifindex, step)
     try:
         pod.rtnl.request(route_request(0, step.route, ifname, hops))
@@ -348,13 +338,8 @@ _LimitRequest = tuple[Request, Collection[int]]
 
 def limit_rate(pod: Side, ifindex: int, pod_ifname: str, step: LimitRate) -> None:
     """Limit a link that is in the pod; again with other numbers replaces them. A direction that is not asked
-    for is left alone. After a failure the link has no limit at all.
-
-    Quickest on a link that is down: one that is up waits until its old queues are unused (a grace period).
-
-    Raises:
-        KernelError: refused; ``MissingFeature`` when the kernel lacks a module, which the hint names.
-    """
+    for is left alone. After a failure the link has no limit at all. Quickest on a link that is down: one that
+    is up waits for a grace period. ``MissingFeature``: the kernel lacks a module, which the hint names."""
     try:
         _limit(pod.rtnl, ifindex, pod_ifname, step)
     except KernelError as error:
@@ -402,16 +387,12 @@ class PacketSizes(Struct, frozen=True):
 
     @property
     def single(self) -> int:
-        """The largest packet on the wire."""
         return self.mtu + _HEADER_BYTES
 
 
 def choose_bucket(bits_per_second: int, burst_bytes: int | None, sizes: PacketSizes) -> tc.TokenBucket:
-    """The token bucket for a rate. A ``burst_bytes`` that the claim asks for is kept, but a packet must fit.
-
-    Else the burst is the largest packet that is to pass whole, and what the rate carries while the kernel may
-    be late. Before it is a queue of 50 ms, or of ten packets.
-    """
+    """The token bucket for a rate. Its burst is what the claim asks for, else what the rate carries while the
+    kernel may be late, but at least a packet. Before it is a queue of 50 ms, or of ten packets."""
     rate = max(bits_per_second // 8, 1)
     if burst_bytes is None:
         whole = min(sizes.merged, round(rate * _BIG_PACKET_SECONDS))
@@ -503,7 +484,6 @@ def _remove_empty_hooks(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str) -> N
 
 
 def _apply(rtnl: NetlinkSocket, requests: Sequence[_LimitRequest]) -> list[Outcome]:
-    """Send all at once; raise the first refusal that is not fine."""
     outcomes = rtnl.batch([request for request, _ in requests])
     for (_, fine), outcome in zip(requests, outcomes, strict=True):
         if isinstance(outcome, KernelError) and outcome.errno not in fine:

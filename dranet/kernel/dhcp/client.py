@@ -1,8 +1,5 @@
-"""Take, renew and release an IPv4 lease on one link.
-
-A lease is taken at Prepare on the host's link, in the name of the hardware address that the pod's link will
-have; renewed in the pod, where the address is; released from the host when the link is back.
-"""
+"""Take, renew and release an IPv4 lease on one link. It is taken at Prepare on the host's link, in the name
+of the hardware address that the pod's link will have; renewed in the pod; released from the host."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ _random = secrets.SystemRandom()
 
 
 class _Refused(Exception):
-    """A NAK; the text is the server's."""
+    """A NAK, with the server's text."""
 
 
 class _Silence(Exception):
@@ -86,15 +83,9 @@ class Exchange:
         raise self._failure(f"no DHCP lease on {self._link.ifname}")
 
     def renew(self, lease: DhcpLease, *, any_server: bool) -> DhcpLease:
-        """Renew a lease that is in use, with its own server or with any.
-
-        Only the server that gave a lease may withdraw it: a refusal of another server is skipped. The address
-        keeps the prefix length that the link has, whatever mask the answer contains.
-
-        Raises:
-            KernelError: ``DHCPLeaseRefused``: its own server refuses, or gives another address;
-                ``DHCPFailed``: no answer; or the link went down.
-        """
+        """Only the server that gave a lease may withdraw it (``DHCPLeaseRefused``): a refusal of another
+        server is skipped. The address keeps the prefix length that the link has, whatever mask the answer
+        contains."""
         what = f"DHCP lease of {lease.address} on {self._link.ifname} is not renewed"
         asked_at = time.time()
         xid = secrets.randbits(32)
@@ -153,7 +144,6 @@ class Exchange:
         read: Callable[[str, Message], DhcpLease | None],
         waits: Iterator[float],
     ) -> DhcpLease:
-        """Send until a usable answer arrives, ``waits`` ends, or the deadline has passed."""
         for wait in waits:
             if self._is_over:
                 break
@@ -215,7 +205,6 @@ def _read_answer(server_mac: str, received: Message, asked_at: float) -> DhcpLea
 
 
 def _waits() -> Iterator[float]:
-    """Yield the seconds to wait for an answer before sending again."""
     for seconds in chain(_FIRST_WAITS_SECONDS, repeat(_LAST_WAIT_SECONDS)):
         yield seconds * _random.uniform(1 - _JITTER, 1 + _JITTER)
 
@@ -333,15 +322,9 @@ LAST_SECONDS = 2
 def acquire_lease(
     ifname: str, mac: str, *, timeout_seconds: float = ACQUIRE_SECONDS, wanted: str = ""
 ) -> DhcpLease:
-    """Take a lease on a link of the calling thread's namespace; the link is as it was afterwards.
-
-    No link needs to have ``mac`` yet. ``wanted`` is an address of an earlier lease; the server may give
-    another.
-
-    Raises:
-        KernelError: ``DHCPFailed``: no carrier, no server, a refusal or nothing usable, within the time;
-            ``MissingFeature``: no Ethernet; or the kernel refused.
-    """
+    """Take a lease on a link of the calling thread's namespace; the link is as it was afterwards. No link
+    needs to have ``mac`` yet. ``wanted`` is an address of an earlier lease; the server may give another.
+    ``DHCPFailed``: no carrier, server or usable answer in time; ``MissingFeature``: no Ethernet."""
     deadline = time.monotonic() + timeout_seconds
     with raised(ifname, deadline) as link:
         return Exchange(link, deadline).acquire(mac, wanted)
@@ -355,26 +338,17 @@ def renew_lease(
     rebind: bool = False,
     timeout_seconds: float = RENEW_SECONDS,
 ) -> DhcpLease:
-    """Renew a lease in the pod, and set the new lifetime of its address in the kernel there.
-
-    With ``rebind`` any server is asked, not the lease's own (RFC 2131, REBINDING).
-
-    Raises:
-        KernelError: ``DHCPLeaseExpired``: the link no longer has the address, so there is nothing to renew;
-            ``DHCPLeaseRefused``: its server has withdrawn the lease; ``DHCPFailed``: no answer; or the
-            kernel refused.
-    """
+    """Renew a lease in the pod, and set the new lifetime of its address in the kernel there; with ``rebind``
+    from any server. ``DHCPLeaseExpired``: the link no longer has the address; ``DHCPLeaseRefused``: its
+    server has withdrawn the lease; ``DHCPFailed``: no answer."""
     deadline = time.monotonic() + timeout_seconds
     return netns.run(lambda: _renew_here(lease, pod_ifname, rebind, deadline))
 
 
 def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_refused: bool) -> float:
-    """Remove the address of an expired lease from the pod's link; a missing address is not an error.
-
-    The kernel counts the lifetime on a monotonic clock: an address with time left there, whose lease the
-    server has not withdrawn (``is_refused``), stays. Returns the seconds that the address still has; 0: it is
-    gone.
-    """
+    """Remove the address of an expired lease from the pod's link; a missing one is no error. One with time
+    left on the kernel's monotonic clock stays, unless ``is_refused``: its server has withdrawn the lease.
+    Returns the seconds that the address still has; 0: it is gone."""
     return netns.run(lambda: _end_here(lease, pod_ifname, is_refused))
 
 

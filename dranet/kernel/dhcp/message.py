@@ -1,8 +1,5 @@
-"""DHCPv4 messages between bytes and values (RFC 2131, 2132, 3396, 3442); no I/O.
-
-Input may be hostile: what cannot be parsed, or could not be set on a link, raises ``ProtocolError`` with the
-reason.
-"""
+"""DHCPv4 messages between bytes and values (RFC 2131, 2132, 3396, 3442); no I/O. Input may be hostile: what
+cannot be parsed, or could not be set on a link, raises ``ProtocolError`` with the reason."""
 
 from __future__ import annotations
 
@@ -56,8 +53,6 @@ _SPECIAL = (IPv4Network("0.0.0.0/8"), IPv4Network("127.0.0.0/8"), IPv4Network("2
 
 
 class MessageType(IntEnum):
-    """Option 53."""
-
     DISCOVER = 1
     OFFER = 2
     REQUEST = 3
@@ -69,8 +64,6 @@ class MessageType(IntEnum):
 
 
 class Option(IntEnum):
-    """The options that we send or read."""
-
     PAD = 0
     SUBNET_MASK = 1
     ROUTER = 3
@@ -137,7 +130,6 @@ class Message(Struct, frozen=True):
 
 
 def discover(xid: int, mac: str, wanted: str = "", seconds: int = 0) -> Message:
-    """``wanted`` is an address that the client had before."""
     options = _asking(mac)
     if wanted:
         options[Option.REQUESTED_ADDRESS] = socket.inet_aton(wanted)
@@ -286,11 +278,8 @@ def _message_type(options: Mapping[int, bytes]) -> MessageType:
 
 
 def read_lease(message: Message, server_mac: str, obtained_at: float) -> DhcpLease:
-    """The lease that an OFFER or an ACK gives, from ``obtained_at`` on: when the client asked (unix time).
-
-    Raises:
-        ProtocolError: it contains no lease that a link could have; names the wrong part.
-    """
+    """The lease that an OFFER or an ACK gives, from ``obtained_at`` on: when the client asked (unix time). A
+    ``ProtocolError`` names what no link could have."""
     options = message.options
     lease_seconds = _read_seconds(options, Option.LEASE_TIME)
     if lease_seconds is None or lease_seconds < SHORTEST_LEASE_SECONDS:

@@ -1,8 +1,5 @@
-"""The packet socket of one conversation with DHCP servers on one link.
-
-It needs neither an address nor a route, and sees what comes before any firewall. The kernel hands it only
-UDP for port 68 with the conversation's own transaction id, so a busy link costs nothing.
-"""
+"""The packet socket of one conversation with DHCP servers on one link. It needs neither an address nor a
+route, and sees what comes before any firewall. The kernel hands it only answers to its own transaction id."""
 
 from __future__ import annotations
 
@@ -51,7 +48,6 @@ class Wire:
     """Sends and receives DHCP messages on one link of the calling thread's network namespace."""
 
     def __init__(self, link: Link, mac: str, xid: int) -> None:
-        """For one transaction on an Ethernet link, which may have another address than ``mac``."""
         self._link = link
         self._mac = mac
         self.oddity = ""
@@ -81,10 +77,8 @@ class Wire:
         self._sock.bind((self._link.ifname, ETH_P_IP))
 
     def _hear_other_mac(self) -> None:
-        """Let the device take frames for our hardware address, too, while the socket is open.
-
-        Servers that ignore the broadcast flag answer to it. Where the device cannot, broadcasts remain.
-        """
+        """Let the device also take frames for our hardware address: servers that ignore the broadcast flag
+        answer to it. Where the device cannot, broadcasts remain."""
         address = mac_bytes(self._mac)
         membership = struct.pack("=iHH8s", self._link.ifindex, PACKET_MR_UNICAST, len(address), address)
         with contextlib.suppress(OSError):
@@ -180,7 +174,6 @@ def build_frame(
     source: str = NO_ADDRESS,
     destination: str = BROADCAST,
 ) -> bytes:
-    """A frame from a client to a server; broadcast and without a source address by default."""
     addresses = socket.inet_aton(source) + socket.inet_aton(destination)
     udp = _UDP.pack(CLIENT_PORT, SERVER_PORT, _UDP.size + len(payload), 0) + payload
     # A sum of zero is sent in its other form: zero means no checksum.
@@ -193,13 +186,7 @@ def build_frame(
 
 def parse_frame(frame: bytes, *, has_checksum: bool = True) -> tuple[str, bytes]:
     """The sender's hardware address and the UDP payload of a frame to a client; its end may be padded.
-
-    ``has_checksum`` is false if the kernel reports that the sender left the sum to hardware that the frame
-    never passed: it comes from a server on the same machine.
-
-    Raises:
-        ProtocolError: no UDP for a client, a fragment, cut short, or with a wrong checksum.
-    """
+    ``has_checksum`` is false for a sender on the same machine, which left the sum to hardware."""
     try:
         return _parse(frame, has_checksum)
     except struct.error as error:

@@ -1,9 +1,5 @@
-"""All hardware facts of the node, read once and kept: PCI functions, RDMA devices, GPUs, NUMA nodes, host.
-
-Attributes of hardware do not change without a uevent, while a scan may be asked for many times a second. So
-each device is read when it appears, and again when a change names it. Its warnings are kept with it and
-repeated while they hold. PCI functions and GPUs have a module of their own (``pci``).
-"""
+"""All hardware facts of the node, read once and kept: attributes of hardware do not change without a uevent.
+Warnings are kept with the device and repeated while they hold. PCI functions and GPUs are read in ``pci``."""
 
 from __future__ import annotations
 
@@ -190,8 +186,7 @@ def read_gid_table(sysfs: PseudoFiles, rdma_device: str) -> tuple[GidSlot, ...]:
 
 
 def read_gids(sysfs: PseudoFiles, rdma_device: str) -> tuple[str, ...]:
-    """Return the GIDs of :func:`read_gid_table` alone, as the kernel writes them. With RoCE the kernel fills
-    the tables some milliseconds after an address was set."""
+    """With RoCE the kernel fills the tables some milliseconds after an address was set."""
     return tuple(slot.gid for slot in _iter_gid_slots(sysfs, rdma_device, with_types=False))
 
 
@@ -286,11 +281,8 @@ def read_numa_nodes(sysfs: PseudoFiles) -> list[NumaNode]:
 
 
 def read_nodes_with_memory(sysfs_root: Path) -> frozenset[int] | None:
-    """Return the numbers of NUMA nodes that have memory; ``None`` if the kernel does not report them.
-
-    A processor with empty slots has none, and the kernel refuses a cpuset without memory, giving no reason
-    (``Documentation/ABI/stable/sysfs-devices-node``).
-    """
+    """Numbers of the NUMA nodes that have memory; ``None`` if the kernel does not report them. For a cpuset
+    without memory the kernel gives no reason when it refuses."""
     return frozenset(parse_cpu_list(PseudoFiles(sysfs_root, []).text(f"{_NODES}/has_memory"))) or None
 
 
@@ -320,7 +312,6 @@ def _read_distances(sysfs: PseudoFiles, node: int) -> tuple[int, ...]:
 
 
 def read_host(sysfs: PseudoFiles) -> Host:
-    """Name, kernel, architecture, and maker and model if the firmware reports them."""
     kernel = os.uname()
     dmi = (sysfs.text(f"class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))
     return Host(
@@ -351,12 +342,9 @@ class HardwareReader:
     def read(
         self, warnings: list[str], changed: Collection[str] | None = None, links: Collection[str] = ()
     ) -> Hardware:
-        """What is there now; ``warnings`` gets a line for each odd thing, also of what was read before.
-
-        ``changed`` names the devices to read again, as sysfs calls them (``0000:21:00.0``, ``mlx5_0``,
-        ``renderD128``), come, gone or changed; ``None`` is all of them. ``links`` names interfaces that came,
-        went or changed: the RDMA devices that they belong to are read again. With neither nothing is read.
-        """
+        """What is there now; ``warnings`` gets a line for each odd thing. ``changed`` names the devices to
+        read again, as sysfs calls them (``0000:21:00.0``, ``renderD128``); ``None`` is all of them. ``links``
+        names interfaces whose RDMA devices are read again. With neither nothing is read."""
         if changed is None:
             self._kept = _Kept()
         if changed is None or changed or links:
@@ -381,8 +369,6 @@ class HardwareReader:
 
 
 class _Kept:
-    """What has been read, by name in sysfs, and what was odd about it, by kind and name."""
-
     def __init__(self) -> None:
         self.functions: dict[str, PciFunction | None] = {}
         """``None``: not of interest; kept so that its class is not read again."""
@@ -479,11 +465,9 @@ class _Pass:
                 self._kept.rdma_devices[name] = read_rdma_device(self._sysfs, name)
 
     def _read_functions(self, changed: set[str], moved: set[str], *, is_all: bool) -> set[str]:
-        """Read the ``changed`` functions with their physical functions, those that gained or lost an RDMA
-        device (``moved``) with their virtual functions, and any that is new; or all of them.
-
-        The addresses of what was read or is gone.
-        """
+        """Read the ``changed`` functions with their physical ones, those that gained or lost an RDMA device
+        (``moved``) with their virtual ones, and new ones; or all. Returns the addresses of what was read or
+        is gone."""
         known = self._kept.functions
         reader = PciReader(self._sysfs, self._rdma_functions())
         stale = changed | moved | {vf for pf in moved for vf in reader.read_virtual_functions(pf)}

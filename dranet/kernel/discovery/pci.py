@@ -1,9 +1,6 @@
 """PCI functions from ``bus/pci/devices`` (``Documentation/ABI/testing/sysfs-bus-pci``), their names, GPUs.
-
 Only what the inventory can use is read in full: network, display and accelerator functions, those that carry
-an RDMA device (Alibaba's eRDMA has class 00ff), and the virtual functions of all these. Bridges and switches
-appear in the paths, which come from the link texts and cost nothing.
-"""
+an RDMA device (Alibaba's eRDMA has class 00ff), and the virtual functions of all these."""
 
 from __future__ import annotations
 
@@ -53,8 +50,6 @@ _MOST_BYTES = 8 << 20
 
 
 class PciName(Struct, frozen=True):
-    """Empty where the database does not know the id."""
-
     vendor: str = ""
     device: str = ""
 
@@ -108,7 +103,6 @@ class PciIds:
 def _read_names(
     path: str, wanted: Collection[tuple[int, int]]
 ) -> tuple[dict[tuple[int, int], PciName], tuple[str, ...]]:
-    """All wanted ids, found or not, and what was odd about the file."""
     search = _Search(wanted)
     try:
         with ExitStack() as files:
@@ -244,7 +238,6 @@ _NVIDIA_CONTROL_MINOR = 255
 
 
 def is_odd_accelerator(class_code: int, vendor_id: int, device_id: int) -> bool:
-    """Whether a function whose class is one of ``ODD_CLASSES`` is an accelerator all the same."""
     subclass = class_code >> 8
     if subclass == _COPROCESSOR:
         return vendor_id in _COPROCESSOR_VENDORS
@@ -503,7 +496,6 @@ class PciReader:
         return index if index is not None else self._compute_index(parent, address)
 
     def read_virtual_functions(self, parent: str) -> dict[str, int]:
-        """Addresses and indexes of the virtual functions that a physical one links to."""
         if parent not in self._virtual_functions:
             folder = f"{PCI_DEVICES}/{parent}"
             indexes = {f"virtfn{index}": index for index in self._sysfs.numbered(folder, "virtfn")}

@@ -1,9 +1,5 @@
-"""BPF programs on the traffic hooks of links: TC filters on clsact or ingress, and TCX.
-
-Links are queried as rarely as possible: without a program of the classifier type in the whole kernel no link
-has one, and one dump of the qdiscs shows which links can have TC filters at all. XDP is in the link message
-itself.
-"""
+"""BPF programs on the traffic hooks of links: TC filters on clsact or ingress, and TCX. Links are queried as
+rarely as possible; XDP is in the link message itself."""
 
 from __future__ import annotations
 
@@ -56,7 +52,6 @@ _NOTHING = LinkPrograms((), ())
 def read_link_programs(
     rtnl: NetlinkSocket, ifindexes: Collection[int], warnings: list[str]
 ) -> dict[int, LinkPrograms]:
-    """The programs of each of ``ifindexes``, links of the namespace of ``rtnl`` and of the calling thread."""
     if not ifindexes:
         return {}
     possible = _may_have_classifier(len(ifindexes), warnings)
@@ -68,11 +63,8 @@ def read_link_programs(
 
 
 def _may_have_classifier(links: int, warnings: list[str]) -> bool | None:
-    """Whether any program could be on a traffic hook; ``None``: not allowed to know, or no bpf(2) here.
-
-    Every container has a program for its devices (cgroup v2). To open hundreds of those costs more than to
-    ask a few links, so then the answer is yes, unseen.
-    """
+    """Whether any program could be on a traffic hook; ``None``: not allowed to know, or no bpf(2) here. Every
+    container has a program for its devices: where there are many, the answer is yes, unseen."""
     most = max(_PROGRAMS_WORTH_OPENING, links // 4)
     try:
         ids = list(islice(iter_program_ids(), most + 1))
@@ -213,7 +205,6 @@ def call_bpf(command: int, attributes: bytes, operation: str) -> tuple[int, byte
 
 
 def iter_program_ids() -> Iterator[int]:
-    """Yield the ids of all programs of the kernel, in rising order; EPERM without the capability."""
     return _iter_ids(BPF_PROG_GET_NEXT_ID, "list BPF programs")
 
 
@@ -231,13 +222,11 @@ def _iter_ids(command: int, operation: str) -> Iterator[int]:
 
 
 def _opened(command: int, number: int, what: str) -> AbstractContextManager[int]:
-    """A descriptor of a program or a BPF link; ENOENT when it is gone."""
     fd, _ = call_bpf(command, struct.pack("=III", number, 0, 0), f"open BPF {what} {number}")
     return closing_fd(fd)
 
 
 def read_program(program_id: int) -> BpfProgram | None:
-    """Type and name of a program; ``None`` when it is gone."""
     try:
         with _opened(BPF_PROG_GET_FD_BY_ID, program_id, "program") as fd:
             return parse_program(program_id, _read_info(fd, _INFO.size, "read BPF program"))
@@ -296,12 +285,11 @@ class BpfLink(Struct, frozen=True):
 
 
 def iter_link_ids() -> Iterator[int]:
-    """Yield the ids of all BPF links of the kernel, in rising order; EINVAL before Linux 5.8."""
+    """EINVAL before Linux 5.8."""
     return _iter_ids(BPF_LINK_GET_NEXT_ID, "list BPF links")
 
 
 def read_link(link_id: int) -> BpfLink | None:
-    """Describe a BPF link; ``None`` when it is gone."""
     try:
         with _opened(BPF_LINK_GET_FD_BY_ID, link_id, "link") as fd:
             info = _read_info(fd, _LINK_INFO.size, "read BPF link")

@@ -1,10 +1,6 @@
-"""One scan of the node: links, addresses, default routes, protected links and hardware -> ``NodeFacts``.
-
-It reads and merges, and judges nothing: what may be offered is the inventory's matter. :class:`NodeScanner`
-remembers the last scan, so that a change costs what changed and not the whole node. A link that reads as
-before stays the same object. A ``KernelError`` means that netlink itself failed; anything smaller is a line
-in ``warnings``.
-"""
+"""One scan of the node: links, addresses, default routes, protected links and hardware -> ``NodeFacts``. A
+link that reads as before stays the same object. A ``KernelError`` means that netlink itself failed; anything
+smaller is a line in ``warnings``."""
 
 from __future__ import annotations
 
@@ -391,8 +387,7 @@ def read_policy_routes(
     rtnl: NetlinkSocket, rules: Iterable[RoutingRule], warnings: list[str]
 ) -> tuple[Route, ...]:
     """What the tables that ``rules`` look up lead to: default routes; and, of a table that a rule looks up
-    for one source, one other route for each output. Such a table is read whole, others up to their default
-    routes."""
+    for one source, one other route for each output."""
     tables: dict[tuple[int, int], bool] = {}
     for rule in rules:
         key = rule.family, rule.table
@@ -407,11 +402,8 @@ def read_policy_routes(
 def read_default_routes(
     rtnl: NetlinkSocket, warnings: list[str], versions: Iterable[int] = (4, 6)
 ) -> tuple[Route, ...]:
-    """Main-table default routes of these IP versions, with every metric and next hop.
-
-    For the calling thread's namespace, which must be the socket's. IPv4 costs the same with a whole Internet
-    in the table, IPv6 some 2 microseconds for each route of it.
-    """
+    """Main-table default routes of these IP versions, with every metric and next hop. IPv4 costs the same
+    with a whole Internet in the table, IPv6 some 2 microseconds for each route of it."""
     tables = (_read_table(rtnl, FAMILIES[version], RT_TABLE_MAIN, warnings) for version in versions)
     return tuple(chain.from_iterable(tables))
 

@@ -1,9 +1,5 @@
-"""Watch what a scan shows: links, addresses, routes that matter, hardware.
-
-A change has no content: it names what is worth reading again, so a notification that is late, doubled or out
-of order does no harm. Bursts are merged into one change, and a notification that repeats known facts (a
-router's advertisement, a bridge port's chatter, a pod's route) is not a change.
-"""
+"""Watch what a scan shows: links, addresses, routes that matter, hardware. A change has no content: it names
+what is worth reading again, so a notification that is late, doubled or out of order does no harm."""
 
 from __future__ import annotations
 
@@ -228,12 +224,9 @@ class ChangeWatch:
         self._filter.tables = _TABLES.union(tables)
 
     async def wait_changed(self) -> Changes:
-        """Return the changes since the last call, once they have settled.
-
-        A change after a calm is reported after 100 ms of silence, and after 1 s in any case; one among others
+        """The changes since the last call: after 100 ms of silence or 1 s in any case; one among others
         within 8 s, or 30 s in a storm. The last change is always reported. Cancelling loses nothing. A
-        ``KernelError`` means that notifications cannot be read any more.
-        """
+        ``KernelError`` means that notifications cannot be read any more."""
         if self._pending:  # left by a wait that was given up while it gathered
             self._arrived.set()
         await self._wait_arrived(None)
@@ -268,7 +261,6 @@ class ChangeWatch:
         return True
 
     def note(self, changes: Changes) -> None:
-        """Add changes that another part of the driver knows of, to be reported with the rest."""
         if changes:
             self._pending |= changes
             self._noted += 1
@@ -310,7 +302,6 @@ class ChangeWatch:
         self.note(EVERYTHING)
 
     def _start_hardware_events(self) -> None:
-        """Listen to kernel uevents through libudev, where the image has it."""
         try:
             monitor = _open_hardware_events()
         except (ImportError, OSError) as error:

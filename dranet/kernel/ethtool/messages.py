@@ -1,9 +1,5 @@
-"""The messages of the ethtool family, and what links report in them: speed, queues, drivers.
-
-Numbers are those of ``linux/ethtool_netlink.h`` and ``linux/ethtool.h``, their meaning in the kernel's
-``Documentation/networking/ethtool-netlink.rst``. Bit sets travel by name (the verbose form, which the kernel
-uses unless it is asked for the compact one), so that no bit numbers are needed here.
-"""
+"""The messages of the ethtool family (``Documentation/networking/ethtool-netlink.rst``), and what links
+report in them. Bit sets travel by name, the verbose form, so that no bit numbers are needed here."""
 
 from __future__ import annotations
 
@@ -69,7 +65,7 @@ def ethtool_request(
     operation: str = "",
     link: str = "",
 ) -> Request:
-    """One request of the family; index 0 asks for all links."""
+    """Index 0 asks for all links."""
     device = attribute_u32(ETHTOOL_A_HEADER_DEV_INDEX, ifindex) if ifindex else b""
     header = nested(ETHTOOL_A_HEADER, device, attribute_u32(ETHTOOL_A_HEADER_FLAGS, flags))
     return Request(family, genl_body(command, header, *attributes), operation=operation, link=link)
@@ -98,7 +94,6 @@ def ask_by_ioctl(fd: int, ifname: str, data: bytes) -> bytes:
 
 
 def bitset_attribute(kind: int, bits: Mapping[str, bool]) -> bytes:
-    """Encode a bit set that touches the named bits only."""
     flags = {True: attribute(ETHTOOL_A_BITSET_BIT_VALUE, b""), False: b""}
     encoded = (
         nested(ETHTOOL_A_BITSET_BITS_BIT, attribute_text(ETHTOOL_A_BITSET_BIT_NAME, name), flags[value])
@@ -124,8 +119,6 @@ def parse_bitset(payload: bytes) -> Mapping[str, bool]:
 
 
 class Features(Struct, frozen=True):
-    """The offloads of a link, by the kernel's names."""
-
     wanted: Mapping[str, bool] = field(default_factory=dict)
     """What is asked for, of those that can be changed."""
     active: frozenset[str] = frozenset()
@@ -433,7 +426,6 @@ class _Reader(Struct, frozen=True):
 
 
 def parse_modes(payload: bytes) -> tuple[int | None, str]:
-    """(speed in Mbit/s, duplex) of an answer to LINKMODES_GET; ``None`` and empty where unknown."""
     found = parse_attributes(
         payload, GENL_HEADER_BYTES, frozenset({ETHTOOL_A_LINKMODES_SPEED, ETHTOOL_A_LINKMODES_DUPLEX})
     )
@@ -444,7 +436,6 @@ def parse_modes(payload: bytes) -> tuple[int | None, str]:
 
 
 def parse_queues(payload: bytes) -> int | None:
-    """Receive queues in an answer to CHANNELS_GET; ``None`` where the driver has no such channels."""
     kinds = (ETHTOOL_A_CHANNELS_RX_COUNT, ETHTOOL_A_CHANNELS_COMBINED_COUNT)
     found = parse_attributes(payload, GENL_HEADER_BYTES, frozenset(kinds))
     counts = [count for kind in kinds if (count := _u32(found.get(kind))) is not None]
@@ -456,11 +447,8 @@ def _u32(payload: bytes | None) -> int | None:
 
 
 def read_driver_infos(ifnames: Collection[str], warnings: list[str]) -> dict[str, DriverInfo]:
-    """How the drivers of ``ifnames`` name themselves, in the calling thread's network namespace.
-
-    A link without a driver, or that is gone, is left out. Microseconds for each link, but some drivers ask
-    their firmware: pass the links worth it.
-    """
+    """How the drivers of ``ifnames`` name themselves, in the calling thread's namespace; a link without a
+    driver is left out. Some drivers ask their firmware: pass the links worth it."""
     if not ifnames:
         return {}
     found: dict[str, DriverInfo] = {}

@@ -1,10 +1,5 @@
-"""What ``ethtool`` may change of a link: read it, set it, and give it back.
-
-Offloads, private flags, rings, channels, coalescing, pause frames, EEE and FEC go by generic netlink; a
-kernel without it (before Linux 5.6) has none of them for us. What is not in it (RSS, flow rules) is in
-``steering``. Reading takes one batch of requests, setting two: what is there, then the changes, with what
-came of them read behind them.
-"""
+"""What ``ethtool`` may change of a link: read it, set it, and give it back. By generic netlink, which a
+kernel before Linux 5.6 does not have; RSS and flow rules are in ``steering``."""
 
 from __future__ import annotations
 
@@ -66,11 +61,8 @@ def _text(part: str, value: int | None) -> str:
 def read_ethtool_state(
     genl: NetlinkSocket, ifindex: int, parts: Collection[str] = tuple(PARTS), link: str = ""
 ) -> EthtoolState:
-    """Read these parts of a link of the socket's namespace. What the driver does not have is absent.
-
-    A part for which the driver answers with another error than EOPNOTSUPP is absent and has that error in
-    ``refused``: drivers pass on the errors of their firmware, and a move does not need the answer.
-    """
+    """Read these parts of a link of the socket's namespace. What the driver does not have is absent; so is
+    what it answers with another error than EOPNOTSUPP, which is then in ``refused``."""
     if not parts:
         return EthtoolState()
     try:
@@ -95,7 +87,6 @@ class _Talk(Struct, frozen=True):
         return self.apply((), parts)[1]
 
     def apply(self, changes: Sequence[_Change], parts: Collection[str]) -> tuple[list[Outcome], _Reading]:
-        """Send the changes and read the parts behind them. Returns an outcome for each change."""
         requests = [*map(self._set_request, changes), *map(self._get_request, parts)]
         outcomes = self.genl.batch(requests)
         payloads: dict[str, bytes] = {}
@@ -153,15 +144,9 @@ def _parse(payloads: Mapping[str, bytes], errors: Mapping[str, KernelError]) -> 
 
 def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link: str) -> None:
     """Set what ``settings`` names on a link of the socket's namespace, as far as it is not so already.
-
-    Each feature must be on or off afterwards as asked: the kernel also reports success when it drops one
-    that depends on another. Drivers may round ring sizes and microseconds to what the hardware has. After
-    an error some of it may be set: restore what was read before with :func:`restore_ethtool`.
-
-    Raises:
-        KernelError: ``operation`` is ``set-ethtool``, ``link`` is ``link``: the driver does not have a
-            setting (EOPNOTSUPP), takes no such value (EINVAL), refused, or kept a feature as it was.
-    """
+    Features must be as asked afterwards: the kernel reports success when it drops one. Drivers may round ring
+    sizes and microseconds. After an error (``set-ethtool``) some of it may be set: :func:`restore_ethtool`
+    what was read before."""
     asked = [part for part, values in _values(settings).items() if values]
     if not asked:
         return
@@ -242,7 +227,6 @@ def _changes_to_set(settings: EthtoolState, found: _Reading) -> list[_Change]:
 
 
 def _check_features(asked: Mapping[str, bool], found: Features, link: str) -> None:
-    """Refuse features that the driver kept as they were."""
     kept = [name for name, value in asked.items() if (name in found.active) != value]
     if kept:
         texts = "; ".join(_explain(name, asked[name], found.active) for name in kept)
@@ -301,12 +285,9 @@ def _explain(name: str, asked: bool, active: Collection[str]) -> str:
 
 
 def restore_ethtool(genl: NetlinkSocket, ifindex: int, state: EthtoolState, link: str) -> list[str]:
-    """Put a link of the socket's namespace back to ``state``, as far as it can be, and read it again.
-
-    Unlike :func:`set_ethtool`, a refusal does not stop it, and a feature that was requested but not on before
-    need not be on now. Returns the remaining differences as :func:`difference` describes them, then the
-    kernel's errors; empty if everything is restored.
-    """
+    """Put a link of the socket's namespace back to ``state``, as far as it can be, and read it again. Returns
+    the remaining differences as :func:`difference` describes them, then the kernel's errors; empty if
+    everything is restored."""
     parts = [part for part, values in _values(state).items() if values]
     if not parts:
         return []
@@ -339,11 +320,8 @@ def _changes_to_restore(wanted: EthtoolState, found: EthtoolState) -> Iterable[_
 
 
 def difference(wanted: EthtoolState, found: EthtoolState) -> list[str]:
-    """One line for each setting of ``wanted`` that is not so: ``rings rx: wanted 256, found 512``.
-
-    What coalescing works with while the driver adapts it by itself is no difference, and neither are the
-    directions of pause frames that both ends of the cable agree on by themselves.
-    """
+    """One line for each setting of ``wanted`` that is not so: ``rings rx: wanted 256, found 512``; none for
+    what the driver, or the other end of the cable, adapts by itself."""
     return [
         f"{PARTS[part].word} {name}: wanted {_text(part, value)}, found {_text(part, has)}"
         for part, name, value, has in _differing(wanted, found)

@@ -1,11 +1,7 @@
-"""How a NIC spreads what it receives over its queues: RSS and flow rules, read and restored.
-
-By ``SIOCETHTOOL`` (``linux/ethtool.h``), because netlink sets none of it before Linux 6.17 and has no flow
-rules at all. Any socket takes this ioctl and asks its own namespace, so the netlink socket of a side
-suffices. Only a list of the additional RSS contexts is not in it: that is a dump of netlink (Linux 6.11). An
-older kernel does not list them. A context steers nothing without a flow rule that names it, and rules are
-restored on any kernel.
-"""
+"""How a NIC spreads what it receives over its queues: RSS and flow rules, read and restored. By
+``SIOCETHTOOL``, because netlink sets none of it before Linux 6.17; only the list of additional RSS contexts
+is a dump of netlink (Linux 6.11). A context steers nothing without a flow rule that names it, and rules are
+restored on any kernel."""
 
 from __future__ import annotations
 
@@ -72,7 +68,6 @@ class Nic(Struct, frozen=True):
     ifname: str
 
     def ask(self, data: bytes, operation: str) -> bytes:
-        """As :func:`ask_by_ioctl`, with a refusal as ``KernelError``."""
         try:
             return ask_by_ioctl(self.genl.fileno(), self.ifname, data)
         except OSError as error:
@@ -145,7 +140,6 @@ def _read_contexts(nic: Nic) -> tuple[RssContext, ...]:
 
 
 def parse_context(payload: bytes) -> RssContext:
-    """One message of a dump of RSS_GET."""
     found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
     number, function, transform = (u32(found, kind) for kind in (_CONTEXT, _FUNCTION, _TRANSFORM))
     return RssContext(
@@ -263,10 +257,8 @@ def _rule_text(rule: FlowRule | None) -> str:
 
 
 def restore_steering(nic: Nic, wanted: SteeringState, found: SteeringState) -> list[str]:
-    """Make ``found`` what was recorded; returns the kernel's refusals.
-
-    First goes what a tenant added: rules before the contexts that they name.
-    """
+    """Make ``found`` what was recorded; returns the kernel's refusals. First goes what a tenant added: rules
+    before the contexts that they name."""
     refusals: list[str] = []
     numbers: dict[int, int] = {}
     for write in (*_iter_removals(nic, wanted, found), *_iter_writes(nic, wanted, found, numbers)):
@@ -327,9 +319,7 @@ def _delete_context(nic: Nic, number: int) -> None:
 
 def _set_rss(nic: Nic, wanted: RssContext, found: RssContext | None, numbers: dict[int, int]) -> None:
     """Write what differs: drivers refuse a key or a function that they cannot change, though it is the same.
-
-    A context that is gone gets a new number, which goes into ``numbers``.
-    """
+    A context that is gone gets a new number, which goes into ``numbers``."""
     before = found or RssContext(wanted.number)
     number = wanted.number if found is not None or not wanted.number else NEW_CONTEXT
     entries, table = NO_CHANGE, b""

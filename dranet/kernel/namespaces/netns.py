@@ -1,9 +1,6 @@
-"""Network namespaces: a descriptor that keeps one alive, sockets opened inside it, and its sysfs.
-
-``setns`` changes the calling thread for good, so a namespace is entered only in a fresh thread that ends
-with the call or with the visit (never in a pooled one, never by fork). A netlink socket stays in the
-namespace where it was made; files below ``/proc/sys/net`` are those of the thread that opens them.
-"""
+"""Network namespaces: a descriptor that keeps one alive, sockets opened inside it, and its sysfs. ``setns``
+changes the calling thread for good, so a namespace is entered only in a fresh thread that ends with the visit
+(never in a pooled one, never by fork)."""
 
 from __future__ import annotations
 
@@ -42,11 +39,8 @@ _NO_PROPAGATION = "if its pod runs, mount its folder with mountPropagation: Host
 
 
 class NetworkNamespace:
-    """An open network namespace. While it is open the kernel keeps the namespace alive.
-
-    Equality is identity of the namespace, not of the path that led to it. Whatever goes inside raises
-    ``KernelError`` where the namespace cannot be entered.
-    """
+    """An open network namespace, which the kernel keeps alive. Equality is identity of the namespace, not of
+    the path that led to it. Whatever goes inside raises ``KernelError`` where it cannot be entered."""
 
     def __init__(self, fd: int, path: str = "") -> None:
         """Take over ``fd``; it is closed by :meth:`close`, and at once where it is not of a network namespace
@@ -64,11 +58,8 @@ class NetworkNamespace:
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """Open by path: ``/run/netns/NAME``, ``/proc/PID/ns/net`` (of the node's processes).
-
-        Raises:
-            KernelError: the path is gone or no longer a network namespace (``NetworkNamespaceGone``); with
-                any other reason the namespace may well live.
-        """
+        ``NetworkNamespaceGone``: the path is gone or no longer a namespace; with any other reason it may well
+        live."""
         try:
             fd = os.open(find_path_of_process(str(path)), os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
@@ -100,7 +91,6 @@ class NetworkNamespace:
         self.close()
 
     def close(self) -> None:
-        """Let go of the namespace; safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -146,7 +136,6 @@ class NetworkNamespace:
             visit.end()
 
     def open_netlink(self, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
-        """A netlink socket that lives in the namespace."""
         return NetlinkSocket(self.run(lambda: open_raw_socket(protocol)))
 
 
@@ -296,11 +285,9 @@ _NAMED = Path("/run/netns")
 
 @contextmanager
 def find_netns(netns_id: str, near: str = "") -> Iterator[NetworkNamespace | None]:
-    """Open the namespace with this id (``read_netns_id``); ``None`` if no process or mount of it is found.
-
-    Enters each namespace of the node that it has rights for, a third of a millisecond each. ``near`` is a
-    path whose folder is also searched for mounts.
-    """
+    """Open the namespace with this id (``read_netns_id``); ``None`` if no process or mount of it is found,
+    nor a mount in the folder of ``near``. Enters each namespace of the node, a third of a millisecond
+    each."""
     found = _find(netns_id, near) if netns_id else None
     if found is None:
         yield None

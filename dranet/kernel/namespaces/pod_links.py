@@ -1,13 +1,6 @@
-"""Links inside pods, which the host cannot see: notifications from each pod's network namespace.
-
-A netlink socket stays in the namespace where it was opened, wherever its reader runs. So one socket for
-each pod is opened in its namespace, joins the notifications of links and is read on the event loop; for
-counters the same socket is asked for all links, and the answers come as notifications do. Nothing is
-polled.
-
-The pod is not trusted: what a process in it sends is dropped, and however many links it makes or changes, the
-loop looks a few times a second at most, and once a second if that goes on.
-"""
+"""Links inside pods, which the host cannot see: notifications from each pod's network namespace, by a netlink
+socket that was opened there and is read on the event loop. The pod is not trusted: however many links it
+makes or changes, the loop looks a few times a second at most, and once a second if that goes on."""
 
 from __future__ import annotations
 
@@ -81,13 +74,11 @@ class PodLinks:
             mine.close()
 
     def forget(self, pod_uid: str) -> None:
-        """Follow the pod no longer; an unknown one is fine."""
         with suppress(RuntimeError):  # the loop has ended, and with it the driver
             self._loop.call_soon_threadsafe(self._end, pod_uid)
 
     @property
     def pods(self) -> Sequence[str]:
-        """UIDs of those that are followed."""
         return tuple(self._followed)
 
     def get_links(self, pod_uid: str) -> Sequence[CountedLink]:
@@ -107,7 +98,6 @@ class PodLinks:
         return opened
 
     def ask_again(self) -> None:
-        """Ask for the links of all pods, for the sake of their counters."""
         for followed in self._followed.values():
             followed.ask()
 
@@ -242,7 +232,6 @@ class _FollowedPod:
             self._on_change()
 
     def _take_in(self, chunk: bytes) -> int:
-        """Note the messages of a datagram; returns how many they are."""
         count = 0
         try:
             for kind, _, _, payload in parse_messages(chunk):

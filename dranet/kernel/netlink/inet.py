@@ -1,8 +1,5 @@
-"""Addresses, routes and neighbours between the rtnetlink wire and ``model.facts``.
-
-Layouts and numbers are those of ``linux/if_addr.h``, ``rtnetlink.h`` and ``neighbour.h``. As in ``rtnl``,
-``parse_*`` reads one message payload, ``*_request`` builds a request, and neither does I/O.
-"""
+"""Addresses, routes and neighbours between the rtnetlink wire and ``model.facts``; no I/O. Layouts and
+numbers are those of ``linux/if_addr.h``, ``rtnetlink.h`` and ``neighbour.h``."""
 
 from __future__ import annotations
 
@@ -140,7 +137,6 @@ def is_kernel_link_local(payload: bytes) -> bool:
 
 
 def dump_addresses_request(ifindex: int = 0) -> Request:
-    """Ask for all addresses of both families, or for those of one link (the kernel filters)."""
     body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, ifindex)
     return Request(RTM_GETADDR, body, operation="read addresses")
 
@@ -227,7 +223,6 @@ def route_table(payload: bytes) -> int:
 
 
 def nexthop_id(payload: bytes) -> int:
-    """The nexthop object that a route names; 0 for a route that names none."""
     return u32(parse_attributes(payload, _ROUTE.size, frozenset({RTA_NH_ID})), RTA_NH_ID)
 
 
@@ -250,11 +245,8 @@ def is_default_route(payload: bytes) -> bool:
 
 
 def is_beyond_default_routes(payload: bytes) -> bool:
-    """Whether a route of an IPv4 table comes after all default routes in a dump.
-
-    The kernel lists an IPv4 table by ascending address (``fib_trie``), so the routes to 0.0.0.0 come first,
-    however many others there are. An IPv6 table ends with them.
-    """
+    """Whether a route of an IPv4 table comes after all default routes in a dump, which ascends by address
+    (``fib_trie``). An IPv6 table ends with them."""
     if payload[1:2] == b"\0":
         return False
     found = parse_attributes(payload, _ROUTE.size, frozenset({RTA_DST}))
@@ -306,7 +298,6 @@ def _iter_hops(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def parse_hops(payload: bytes) -> tuple[Hop, ...]:
-    """The ways of a multipath route; none for a route with one way."""
     family = payload[0]
     found = parse_attributes(payload, _ROUTE.size, frozenset({RTA_MULTIPATH}))
     hops = []
@@ -323,7 +314,6 @@ def _encode_hop(family: int, hop: Hop) -> bytes:
 
 
 def dump_routes_request(family: int, table: int = 0, ifindex: int = 0) -> Request:
-    """Ask for the routes of a family, only of one table or through one link where given."""
     body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
     body += attribute_u32(RTA_TABLE, table) if table else b""
     body += attribute_u32(RTA_OIF, ifindex) if ifindex else b""
@@ -429,11 +419,8 @@ _MEMBER = struct.Struct("=IBBH")
 
 
 def parse_routes(rtnl: NetlinkSocket, payloads: Iterable[bytes], warnings: list[str]) -> list[Route]:
-    """Parse RTM_NEWROUTE messages, with the outputs of their nexthop objects if they name no others.
-
-    A unicast route that still has no output named an object that is gone meanwhile, or that the kernel
-    refused to return.
-    """
+    """Parse RTM_NEWROUTE messages, with the outputs of their nexthop objects if they name no others. A
+    unicast route that still has no output named an object that is gone, or that the kernel did not return."""
 
     def parse_with_object(payload: bytes) -> tuple[Route, int] | None:
         route = parse_route(payload)
@@ -480,7 +467,6 @@ def _read_objects(rtnl: NetlinkSocket, numbers: Iterable[int]) -> dict[int, dict
 
 
 def parse_nexthop(payload: bytes) -> dict[int, bytes]:
-    """Parse RTM_NEWNEXTHOP: the attributes that define where it leads."""
     found = parse_attributes(payload, _HEADER.size, frozenset({NHA_GROUP, NHA_OIF}))
     if len(found.get(NHA_GROUP, b"")) % _MEMBER.size:
         raise ValueError(f"nexthop group of {len(found[NHA_GROUP])} bytes")

@@ -1,8 +1,5 @@
 """RDMA devices: the namespace mode of the node, moves between namespaces, ports, and defaults of ``rdma_cm``.
-
-Numbers are those of ``rdma/rdma_netlink.h``. A move must be asked for from the namespace that has the device:
-from any other one the kernel does not know its index.
-"""
+A move must be asked for from the namespace that has the device: no other one knows its index."""
 
 from __future__ import annotations
 
@@ -57,14 +54,8 @@ def _is_exclusive(answer: Message) -> bool:
 
 
 def attach_rdma(identity: RdmaIdentity, pod: NetworkNamespace) -> bool:
-    """Move an RDMA device from the calling thread's namespace into ``pod``.
-
-    Returns whether it moved; ``False`` when it was there already.
-
-    Raises:
-        DeviceError: it is in neither namespace (``DeviceNotFound``).
-        KernelError: EOPNOTSUPP in shared mode and for drivers that cannot move.
-    """
+    """Move an RDMA device from the calling thread's namespace into ``pod``; ``False`` when it was there
+    already. ``DeviceNotFound``: it is in neither; EOPNOTSUPP: shared mode, or a driver that cannot move."""
     with NetworkNamespace.current() as home:
         if _move_from_here(identity, home, pod):
             return True
@@ -84,14 +75,9 @@ def detach_rdma(identity: RdmaIdentity, home: NetworkNamespace, pod: NetworkName
 
 
 def restore_rdma_name(identity: RdmaIdentity, home: NetworkNamespace) -> bool:
-    """Give a device of the calling thread's namespace its recorded name; returns whether it is there.
-
-    A tenant may have renamed it. A kernel with names for each namespace makes ``ibdev%d`` of a name that is
-    taken when it returns a device from a namespace that ended.
-
-    Raises:
-        KernelError: the kernel refused the name: another device has it (EEXIST).
-    """
+    """Give a device of the calling thread's namespace its recorded name; returns whether it is there. EEXIST:
+    another device has it. A tenant may have renamed it, or the kernel, which makes ``ibdev%d`` of a taken
+    name."""
     with NetlinkSocket.open(NETLINK_RDMA) as rdma:
         return _restore_name(rdma, identity, home)
 

@@ -1,10 +1,6 @@
-"""rtnetlink: message numbers, odd messages, and links and policy rules between the wire and ``model``.
-
-Layouts and numbers are those of ``linux/rtnetlink.h``, ``if_link.h`` and ``fib_rules.h``; addresses and
-routes are in ``inet``. ``parse_*`` turns one message payload into a fact, ``*_request`` builds a request;
-neither does I/O. What a parser cannot read is a ``KernelError``, so that the caller can turn one odd message
-into one warning.
-"""
+"""rtnetlink: message numbers, odd messages, and links and policy rules between the wire and ``model``; no
+I/O. Layouts and numbers are those of ``linux/rtnetlink.h``, ``if_link.h`` and ``fib_rules.h``. What a parser
+cannot read is a ``KernelError``, so that the caller can turn one odd message into one warning."""
 
 from __future__ import annotations
 
@@ -187,12 +183,9 @@ def reports_netns_immutable(payload: bytes) -> bool:
 
 
 def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[str, bool]:
-    """The PCI function that carries the link, and whether the link is virtual.
-
-    Netlink names the function itself for a plain NIC (Linux 5.14); behind virtio or an auxiliary bus, and on
-    older kernels, the path in sysfs identifies it. A link that sysfs does not show is virtual if it has a
-    kind.
-    """
+    """The PCI function that carries the link, and whether the link is virtual. Netlink names it only for a
+    plain NIC (Linux 5.14), the path in sysfs for the others; a link that sysfs does not show is virtual if it
+    has a kind."""
     if parent_bus == "pci":
         return parent_device, False
     if not home:
@@ -203,7 +196,6 @@ def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[s
 
 
 def _kind_and_vlan(linkinfo: bytes) -> tuple[str, int | None]:
-    """``IFLA_INFO_KIND``, and the VLAN id of a link of kind ``vlan``."""
     found = parse_attributes(linkinfo, 0, _INFO_ATTRIBUTES)
     kind = text(found.get(IFLA_INFO_KIND, b""))
     if kind != "vlan" or IFLA_INFO_DATA not in found:
@@ -233,13 +225,11 @@ def parse_ipv6_token(payload: bytes) -> str:
 
 
 def ipv6_token_attribute(token: str) -> bytes:
-    """Set the token of a link; an empty one takes it off."""
     packed = socket.inet_pton(socket.AF_INET6, token or "::")
     return nested(IFLA_AF_SPEC, nested(socket.AF_INET6, attribute(IFLA_INET6_TOKEN, packed)))
 
 
 def offload_size_attributes(sizes: Mapping[str, int]) -> list[bytes]:
-    """``sizes`` by the names of :data:`OFFLOAD_SIZES`."""
     return [attribute_u32(OFFLOAD_SIZES[name], size) for name, size in sizes.items()]
 
 
@@ -249,11 +239,8 @@ def link_header(ifindex: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 
 def get_link_request(ifindex: int = 0, ifname: str = "") -> Request:
-    """Ask for one link, by index or by name, an alternative one included.
-
-    A name of more than 15 characters goes in ``IFLA_ALT_IFNAME``: the kernel refuses it in ``IFLA_IFNAME``
-    and looks for both kinds in either.
-    """
+    """Ask for one link, by index or by name, an alternative one included: ``IFLA_IFNAME`` takes 15
+    characters, ``IFLA_ALT_IFNAME`` more, and the kernel looks for both kinds in either."""
     body = link_header(ifindex) + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
     if ifname:
         is_long = len(ifname.encode()) > MOST_IFNAME_BYTES

@@ -1,10 +1,6 @@
-"""Raw netlink sockets: framing, attributes, dumps, pipelined requests; and why the kernel refuses.
-
-This module speaks netlink (``Documentation/userspace-api/netlink/intro.rst``) with the kernel and knows no
-family: links and routes are in ``rtnl``, RDMA in ``rdma``. It is written for bulk: attributes are
-decoded flat and only those that were asked for, and several requests go out in one ``send``. What the kernel
-refuses is raised as a ``KernelError`` with its errno.
-"""
+"""Raw netlink sockets: framing, attributes, dumps, pipelined requests; and why the kernel refuses
+(``KernelError`` with its errno). Written for bulk: attributes are decoded flat and only those that were asked
+for, and several requests go out in one ``send``."""
 
 from __future__ import annotations
 
@@ -72,7 +68,6 @@ Outcome = tuple[Message, ...] | KernelError
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
-    """Encode one attribute, padded to four bytes."""
     size = 4 + len(payload)
     return _ATTRIBUTE.pack(size, kind) + payload + bytes(-size % 4)
 
@@ -98,11 +93,7 @@ def nested(kind: int, *attributes: bytes) -> bytes:
 
 
 def iter_attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield (kind, payload) of each attribute from ``offset`` to the end of ``data``.
-
-    Raises:
-        KernelError: an attribute is shorter than its own header or reaches beyond the message.
-    """
+    """Yield (kind, payload) of each attribute; a ``KernelError`` for one that does not fit its message."""
     end = len(data)
     while end - offset >= 4:
         size, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -130,11 +121,8 @@ def parse_attributes(data: bytes, offset: int, wanted: frozenset[int]) -> dict[i
 
 
 def parse_messages(chunk: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Split one datagram into (type, flags, sequence, payload).
-
-    Raises:
-        KernelError: a message is shorter than its own header or reaches beyond the datagram.
-    """
+    """Split one datagram into (type, flags, sequence, payload); a ``KernelError`` where one does not fit
+    it."""
     offset, end = 0, len(chunk)
     while end - offset >= 16:
         size, kind, flags, sequence, _ = _HEADER.unpack_from(chunk, offset)
@@ -215,18 +203,14 @@ class NetlinkSocket:
         return self._sock.fileno()
 
     def request(self, request: Request) -> tuple[Message, ...]:
-        """Send one request and return its answers; a refusal is raised."""
         (outcome,) = self.batch([request])
         if isinstance(outcome, KernelError):
             raise outcome
         return outcome
 
     def batch(self, requests: Sequence[Request]) -> list[Outcome]:
-        """Send requests together and return one outcome each, in order.
-
-        The kernel works through them in order and does not stop at a refusal. What is raised means that the
-        socket itself failed: the results are unknown.
-        """
+        """Send requests together and return one outcome each, in order: the kernel does not stop at a
+        refusal. What is raised means that the socket itself failed: the results are unknown."""
         outcomes: list[Outcome] = []
         for start in range(0, len(requests), _REQUESTS_PER_SEND):
             outcomes += self._batch_of_one_send(requests[start : start + _REQUESTS_PER_SEND])
@@ -312,11 +296,8 @@ class NetlinkSocket:
 
 
 def open_raw_socket(protocol: int) -> socket.socket:
-    """A plain AF_NETLINK socket in the calling thread's network namespace.
-
-    Raises:
-        KernelError: the kernel has no such protocol (EPROTONOSUPPORT), or no descriptors are left.
-    """
+    """A plain AF_NETLINK socket in the calling thread's network namespace; EPROTONOSUPPORT: no such
+    protocol."""
     try:
         return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:
@@ -386,7 +367,6 @@ def resolve_family(genl: NetlinkSocket, name: str) -> int:
 
 
 def parse_family(payload: bytes, name: str) -> int:
-    """The message type in the kernel's answer about the family ``name``."""
     wanted = frozenset({CTRL_ATTR_FAMILY_ID})
     family = parse_attributes(payload, GENL_HEADER_BYTES, wanted).get(CTRL_ATTR_FAMILY_ID, b"")
     if len(family) != _U16.size:
@@ -428,11 +408,8 @@ def read_rights(status: Path = _STATUS) -> Rights:
 
 
 def explain_refusal(number: int, capability: str, call: str = "") -> str:
-    """Return the fix of a refusal: the missing capability, or the seccomp profile that may block ``call``.
-    Empty if neither can be the cause.
-
-    A profile answers with ENOSYS (the driver's own) or EPERM; without one ENOSYS is an old kernel's.
-    """
+    """The fix of a refusal: the missing capability, or the seccomp profile that may block ``call`` (it
+    answers with the driver's ENOSYS, or EPERM); empty if neither can be the cause."""
     if number not in (*_REFUSED, errno.ENOSYS):
         return ""
     try:

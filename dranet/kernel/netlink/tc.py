@@ -1,10 +1,7 @@
-"""Traffic control and Data Center Bridging of a link: qdiscs, classes, filters, priorities, read and written.
-
-Layouts and numbers are those of ``linux/rtnetlink.h``, ``pkt_sched.h``, ``pkt_cls.h``, ``tc_act/tc_mirred.h``
-and ``dcbnl.h``. ``parse_*`` and ``*_request`` do no I/O. Items are kept as the kernel reports them, so that
-unknown kinds are also restored; ``_REPAIRS`` converts what it reports in another form than it accepts. It
-refuses choke, gred and red, whose tables it does not report.
-"""
+"""Traffic control and Data Center Bridging of a link, read and written (``linux/pkt_sched.h``, ``pkt_cls.h``,
+``tc_act/tc_mirred.h``, ``dcbnl.h``). Items are kept as the kernel reports them, so that unknown kinds are
+also restored; ``_REPAIRS`` converts what it reports in another form than it accepts. It refuses choke, gred
+and red, whose tables it does not report."""
 
 from __future__ import annotations
 
@@ -75,11 +72,9 @@ _CLASS_KINDS = frozenset({"htb", "hfsc", "drr", "qfq"})
 
 
 def read_traffic_control(rtnl: NetlinkSocket, ifindex: int) -> tuple[TrafficControl, ...]:
-    """Read the qdiscs and classes that a program added to the link, parents before children, else by handle.
-
-    The kernel's own defaults have no handle (nor have the queues' below ``mq`` and the packets' below a
-    class) and come back by themselves. Counters are left out, so that two readings can be compared.
-    """
+    """The qdiscs and classes that a program added to the link, parents before children, else by handle. The
+    kernel's own have no handle and come back by themselves. Counters are left out: two readings can be
+    compared."""
     found = [qdisc.item for qdisc in _read_qdiscs(rtnl, ifindex)]
     if any(item.kind in _CLASS_KINDS for item in found):
         body = TCMSG.pack(0, ifindex, 0, 0, 0)
@@ -129,7 +124,6 @@ class Qdisc(Struct, frozen=True):
 
 
 def dump_qdiscs_request() -> Request:
-    """Ask for the qdiscs of all links; the kernel does not filter."""
     return Request(RTM_GETQDISC, TCMSG.pack(0, 0, 0, 0, 0), operation="read qdiscs")
 
 
@@ -236,7 +230,6 @@ _REPAIRS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def _replaced(options: bytes, kinds: frozenset[int], change: Callable[[bytes], bytes]) -> bytes:
-    """``options`` with some attributes changed, in their order; for kinds whose attributes do not nest."""
     return b"".join(
         attribute(kind, change(payload) if kind in kinds else payload)
         for kind, payload in iter_attributes(options)
@@ -272,7 +265,6 @@ class Filter(Struct, frozen=True):
 
 
 def read_hook_filters(rtnl: NetlinkSocket, ifindex: int, parent: int) -> list[Filter]:
-    """Filters on a hook, qdisc or class of a link, of all chains, in their order; none where it is gone."""
     payloads = rtnl.dump(dump_filters_request(ifindex, parent))
     filters = (decode(parse_filter, payload) for payload in payloads)
     # Filters of a block that several links share do not have the parent.
@@ -294,11 +286,8 @@ def parse_filter(payload: bytes) -> Filter | None:
 
 
 def read_filters(rtnl: NetlinkSocket, ifindex: int) -> tuple[str, ...]:
-    """Describe what is on the link besides its qdiscs and classes, and cannot be restored.
-
-    Filters that are no programs of the traffic hooks (``u32 filter 800::800 on ingress``), blocks of filters
-    that several links share, and size tables.
-    """
+    """Describe what is on the link besides its qdiscs and classes, and cannot be restored: filters that are
+    no programs of the traffic hooks, blocks that several links share, and size tables."""
     qdiscs = _read_qdiscs(rtnl, ifindex)
     words = [f"block {block} of shared filters" for qdisc in qdiscs for block in qdisc.blocks]
     tables = (qdisc.item for qdisc in qdiscs if qdisc.has_size_table)
@@ -327,7 +316,6 @@ def _filter_handle(found: Filter) -> str:
 
 
 def delete_filter_request(ifindex: int, found: Filter, link: str) -> Request:
-    """Remove one filter; its priority goes with its last filter."""
     body = TCMSG.pack(0, ifindex, found.handle, found.parent, found.info)
     body += attribute_text(TCA_KIND, found.kind)
     if found.chain:
@@ -433,7 +421,6 @@ def read_dcb(rtnl: NetlinkSocket, ifname: str) -> DcbState:
 
 
 def parse_dcb(payload: bytes) -> DcbState:
-    """An answer to IEEE_GET."""
     found = dict(iter_attributes(payload, _DCB_HEADER.size))
     ieee = dict(iter_attributes(found.get(ATTR_IEEE, b"")))
     settings = {

@@ -1,11 +1,8 @@
 """The kernel's pseudo file systems: attributes in sysfs and procfs, the node's ``/proc``, network sysctls.
 
-A fact that the kernel does not give is empty or ``None``; a file that ought to be readable and is not
-becomes one line of ``warnings``, so that one odd device never hides the others
-(``Documentation/filesystems/sysfs.rst``).
-
-The files are considered hostile: out-of-tree drivers fill them, and the root may be a tree made by hand.
-Every read is bounded, never blocks, and returns text that a log and a JSON document can hold.
+A fact that the kernel does not give is empty or ``None``; a file that ought to be readable and is not becomes
+one line of ``warnings``. Files are considered hostile: out-of-tree drivers fill them. Every read is bounded,
+never blocks, and returns text that a log and a JSON document can hold.
 """
 
 from __future__ import annotations
@@ -83,7 +80,6 @@ class PseudoFiles:
             self.warnings.append(_one_line(f"{self._root}: more problems than these {MOST_WARNINGS} lines"))
 
     def has(self, folder: str) -> bool:
-        """Whether the directory exists; false if that is unknown."""
         try:
             return Path(self._root, folder).is_dir()
         except OSError:
@@ -147,7 +143,6 @@ class PseudoFiles:
         return self.links(folder, (name,)).get(name, "")
 
     def links(self, folder: str, names: Iterable[str]) -> dict[str, str]:
-        """The texts of those of ``names`` in ``folder`` that are symbolic links."""
         found: dict[str, str] = {}
         try:
             fd = os.open(f"{self._root}/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -199,12 +194,9 @@ class PseudoFiles:
         return self.homes(folder, (name,)).get(name, "")
 
     def homes(self, folder: str, names: Iterable[str]) -> dict[str, str]:
-        """Where class entries live, for example
-        ``devices/pci0000:20/0000:20:00.0/0000:21:00.0/net/eth0``.
-
-        A class entry is a link to its home. In a tree made by hand it may be a plain directory with a
-        ``device`` link; then the device's home is the answer. A name with neither is left out.
-        """
+        """Where class entries live: ``devices/pci0000:20/0000:20:00.0/0000:21:00.0/net/eth0``. In a tree made
+        by hand an entry may be a plain directory; then its ``device`` link is the answer. A name with neither
+        is left out."""
         names = tuple(names)
         found = self.links(folder, names)
         for name in names:
@@ -295,7 +287,6 @@ class _NodeProc:
 
 
 def sees_node(procfs: PseudoFiles) -> bool:
-    """Whether these are the node's processes, the second of which is the kernel's, or a container's."""
     return procfs.text("2/comm") == "kthreadd"
 
 
@@ -392,12 +383,8 @@ def read_sysctl(path: str) -> str:
 
 
 def write_sysctl(path: str, value: str) -> str:
-    """Write one file, by its path below ``/proc/sys/net``; returns the previous value, empty if it
-    cannot be read.
-
-    Raises:
-        KernelError: no such file, a value that it does not take whole, or ``/proc/sys`` is read-only.
-    """
+    """Write one file, by its path below ``/proc/sys/net``; returns the previous value, empty if it cannot be
+    read. A ``KernelError`` also where it does not take the value whole."""
     full = _locate(path)
     before = _read_if_readable(full) or ""
     try:
@@ -415,12 +402,8 @@ def _write_file(full: str, value: bytes) -> None:
 
 
 def read_link_sysctls(ifname: str) -> dict[str, str]:
-    """Return the writable sysctls of one link, by ``ipv4/conf/rp_filter``: the key omits the link's own
-    folder.
-
-    Omits files that are read-only or unreadable, and those that are only the rounded form of another. Empty
-    for a link that does not exist.
-    """
+    """The writable sysctls of one link, by ``ipv4/conf/rp_filter``: the key omits the link's own folder.
+    Without those that are only the rounded form of another. Empty for a link that does not exist."""
     if not ifname or "/" in ifname or ifname in _NO_LINK:
         return {}
     found: dict[str, str] = {}
@@ -432,7 +415,6 @@ def read_link_sysctls(ifname: str) -> dict[str, str]:
 
 
 def link_sysctl_path(ifname: str, key: str) -> str:
-    """The path for :func:`write_sysctl` of a key of :func:`read_link_sysctls`."""
     folder, _, name = key.rpartition("/")
     return f"{folder}/{ifname}/{name}"
 

@@ -1,10 +1,6 @@
-"""Interrupts of a PCI function, and the CPUs that they may go to.
-
-``Documentation/core-api/irq/irq-affinity.rst``; numbers are in ``msi_irqs`` of the function
-(``Documentation/ABI/testing/sysfs-bus-pci``). Both are of the whole node, whatever the network namespace. A
-function may get other numbers at any time (``ethtool -L``, a driver that asks when a link comes up), so they
-are looked up at each use and never taken from a record.
-"""
+"""Interrupts of a PCI function, and the CPUs that they may go to
+(``Documentation/core-api/irq/irq-affinity.rst``). A function may get other numbers at any time (``ethtool
+-L``), so they are never taken from a record."""
 
 from __future__ import annotations
 
@@ -42,7 +38,6 @@ def read_cpu_layout(sysfs: PseudoFiles, procfs: PseudoFiles) -> CpuLayout:
 
 
 def read_default_cpus(procfs: PseudoFiles) -> tuple[int, ...]:
-    """The kernel's default CPUs for an interrupt; empty if it does not report them."""
     return mask_to_cpus(parse_cpu_mask(procfs.text("irq/default_smp_affinity")) or 0)
 
 
@@ -54,8 +49,6 @@ _OPERATION = "place interrupts"
 
 
 class InterruptFiles:
-    """Reads below ``sysfs_root`` which interrupts a function has, and places them below ``procfs_root``."""
-
     def __init__(self, sysfs_root: Path = Path("/sys"), procfs_root: Path = Path("/proc")) -> None:
         self.sysfs_root = sysfs_root
         self._sysfs = PseudoFiles(sysfs_root, [])
@@ -63,11 +56,8 @@ class InterruptFiles:
         self._folder = procfs_root / "irq"
 
     def read(self, pci_address: str) -> dict[int, tuple[int, ...]]:
-        """Return the CPUs that each of the function's own interrupts may go to, by ascending number.
-
-        A line that it shares with others (INTx) is not its own. One that its driver has not requested yet has
-        no file and is left out.
-        """
+        """The CPUs that each of the function's own interrupts may go to, by ascending number: without shared
+        ones (INTx), and those that its driver has not requested yet."""
         folder = f"bus/pci/devices/{pci_address}/msi_irqs"
         found = ((irq, self.read_one(irq)) for irq in self._sysfs.numbered(folder)) if pci_address else ()
         return {irq: cpus for irq, cpus in found if cpus}
@@ -76,12 +66,9 @@ class InterruptFiles:
         return parse_cpu_list(self._procfs.text(f"irq/{irq}/smp_affinity_list"))
 
     def read_usual(self, irqs: Collection[int]) -> dict[int, tuple[tuple[int, ...], ...]]:
-        """Return the places of each interrupt that no program has placed: by its driver's hint, or by the
-        kernel's default, perhaps on the near node alone. A newly requested interrupt is there. The kernel
-        puts one on all CPUs when its own went offline.
-
-        The first is where to put one of which nothing else is known.
-        """
+        """The places of each interrupt that no program has placed: by its driver's hint, or by the kernel's
+        default, or on all CPUs after its own went offline. The first is where to put one of which nothing
+        else is known."""
         layout = self._read_layout()
         online = set(layout.online)
         default = online.intersection(read_default_cpus(self._procfs))
@@ -109,7 +96,6 @@ class InterruptFiles:
         return chosen
 
     def find_send_queues(self, irqs: tuple[int, ...]) -> dict[int, int]:
-        """Return the interrupt of each send queue, as far as the driver's names identify it."""
         queues: dict[int, int] = {}
         for irq in irqs:
             for name in self._procfs.entries(f"irq/{irq}"):
