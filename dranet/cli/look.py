@@ -52,12 +52,8 @@ class Eye:
         return isinstance(self._reader, CapturedFacts)
 
     def look(self, changes: Changes = EVERYTHING) -> NodeView:
-        """Scan what may have changed, or read the capture, and take the inventory. Blocking.
-
-        Raises:
-            SettingsError: the capture cannot be read.
-            KernelError: netlink failed.
-        """
+        """Scan what may have changed, or read the capture. Blocking. Raises SettingsError where the capture
+        cannot be read, and KernelError where netlink failed."""
         facts = self._reader.read(changes)
         inventory = take_inventory(facts, {}, self._policy)
         return NodeView(facts, inventory, self._policy, is_capture=self.reads_capture)
@@ -179,10 +175,8 @@ def _write_file(output: str, text: str, mode: int) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:
-    """Write a temporary file next to it and rename that, so that half of it is never read.
-
-    The umask takes its part of ``mode``, unlike in :mod:`dranet.files`: this file is the user's.
-    """
+    """By a rename, so that half of it is never read. The umask takes its part of ``mode``, unlike in
+    :mod:`dranet.files`: this file is the user's."""
     neighbour = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:

@@ -62,14 +62,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Shutdown:
     """Hears the signals from ``with`` on; its end waits for the threads that are at work.
 
-    For the main thread of the process, before others are started: they inherit that signals are not theirs.
-    A thread of its own takes them, so they are heard, and the time runs, also while the event loop hangs. If
-    the end takes longer than :data:`END_SECONDS` after the drain, the log lists what is still at work, and
-    the process ends with :data:`EXIT_FORCED`. What it leaves is what a SIGKILL leaves.
-
-    The kubelet and the runtime may repeat SIGTERM: a second one is logged and changes nothing. A second
-    SIGINT comes from a person at the keyboard, and ends the process at once.
-    """
+    For the main thread, before others are started: they inherit that signals are not theirs. A thread of its
+    own takes them, so they are heard, and the time runs, also while the event loop hangs. If the end takes
+    longer than :data:`END_SECONDS` after the drain, the log lists what is still at work, and the process ends
+    with :data:`EXIT_FORCED`; it leaves what a SIGKILL leaves. The kubelet and the runtime may repeat SIGTERM:
+    that is logged and changes nothing. A second SIGINT comes from a person at the keyboard, and ends the
+    process at once."""
 
     def __init__(self, drain_seconds: float) -> None:
         self._seconds = drain_seconds + END_SECONDS
@@ -182,13 +180,8 @@ def _describe_wait(task: asyncio.Task[object]) -> str:
 
 
 async def run_driver(settings: Settings, ending: Shutdown) -> None:
-    """Run until SIGTERM or SIGINT, then drain.
-
-    Raises:
-        SettingsError: the driver refuses to start.
-        StoreError: the store cannot be opened.
-        KernelError: changes of the node cannot be followed any more.
-    """
+    """Run until SIGTERM or SIGINT, then drain. Raises SettingsError, StoreError, or KernelError where changes
+    of the node cannot be followed any more."""
     stop = asyncio.Event()
     ending.stop_with(stop.set)
     asyncio.get_running_loop().set_default_executor(DriverExecutor(WORKER_THREADS))
@@ -226,11 +219,9 @@ class Driver:
         self._services = services
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse.
-
-        A second driver on the node that is not to overlap is refused before it touches anything that the
-        first one uses.
-        """
+        """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse. A second
+        driver on the node that is not to overlap is refused before it touches anything that the first one
+        uses."""
         self._services.kubelet.take_ownership()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._services.leadership.leave)
@@ -283,10 +274,8 @@ class Driver:
             tasks.create_task(self._services.reconcile.run_regularly(), name="reconcile: regularly")
 
     async def _prepare_state(self) -> None:
-        """Before the first call: remove what a reboot made void, and scan the node once.
-
-        While a node boots, its tables may change too fast to be read. Prepare and publish scan again.
-        """
+        """Before the first call: remove what a reboot made void, and scan the node once. While a node boots,
+        its tables may change too fast to be read. Prepare and publish scan again."""
         for tidy in (self._services.files.forget_other_boots, self._services.files.sweep_leftovers):
             try:
                 await asyncio.to_thread(tidy)
@@ -315,10 +304,9 @@ class Driver:
             yield
 
     async def _wait_for_runtime(self) -> None:
-        """The kubelet calls the instance that registered last. It refuses claims until the runtime knows it.
-
-        A runtime that starts many pods takes a while for that; another instance prepares claims meanwhile.
-        """
+        """The kubelet calls the instance that registered last, and that refuses claims until the runtime
+        knows it. A runtime that starts many pods takes a while; another instance prepares claims
+        meanwhile."""
         deadline = time.monotonic() + RUNTIME_SECONDS
         while self._services.leadership.state is InstanceState.WAITING and time.monotonic() < deadline:
             if self._services.nri.is_ready:

@@ -73,10 +73,7 @@ that the instance is gone; it is reported again after this time."""
 
 
 class Services:
-    """What :class:`driver.app.Driver` starts, runs and stops. Nothing runs yet, and no file is open.
-
-    To be made on the event loop that they will run on.
-    """
+    """Nothing runs yet, and no file is open. To be made on the event loop that they will run on."""
 
     def __init__(
         self,
@@ -86,10 +83,7 @@ class Services:
         reader: FactsReader,
         metrics: Metrics,
     ) -> None:
-        """
-        Raises:
-            SettingsError: certificate, key or CA of the port cannot be used.
-        """
+        """Raises SettingsError where certificate, key or CA of the port cannot be used."""
         self.settings = settings
         self._client = client
         self._policy = policy
@@ -545,7 +539,6 @@ class Services:
         )
 
     def _read_findings(self) -> list[Finding]:
-        """What was found out about the driver's surroundings while it runs."""
         certificates = self._tls.read_findings() if self._tls is not None else ()
         return [*self._features.read(), *certificates]
 

@@ -101,11 +101,9 @@ class _Progress(Struct):
 
 
 class Attachments:
-    """The attached devices of this node. One lock: the kernel serialises namespace moves anyway.
-
-    Methods with a ``deadline`` (``time.monotonic()``) wait until then for others, and for the kernel where
-    they ask it; they raise :class:`KernelError` where others take longer or a namespace cannot be entered.
-    """
+    """The attached devices of this node. One lock: the kernel serialises namespace moves anyway. Methods with
+    a ``deadline`` (``time.monotonic()``) wait until then for others, and for the kernel where they ask it;
+    they raise :class:`KernelError` where others take longer or a namespace cannot be entered."""
 
     def __init__(
         self,
@@ -117,11 +115,8 @@ class Attachments:
         interrupts: InterruptFiles = INTERRUPTS,
         metrics: AttachMetrics | None = None,
     ) -> None:
-        """
-        Args:
-            uplink_rules: decide, at each attach, whether the node itself needs a link.
-            on_released: called with releases that no caller asked for: a sandbox ended without notice.
-        """
+        """``uplink_rules`` decide, at each attach, whether the node itself needs a link. ``on_released``
+        hears of releases that no caller asked for: a sandbox ended without notice."""
         self._metrics = metrics or Metrics().attach
         self._store = store
         self.gate = gate
@@ -142,11 +137,8 @@ class Attachments:
         self, timeout_seconds: float = PATIENCE_SECONDS, reason: Reason | None = None
     ) -> Iterator[None]:
         """Hold every device still, on the whole node; the store is read afresh. Repeatable in a thread.
-
-        Raises:
-            KernelError: another thread or process holds them for longer than ``timeout_seconds``.
-            StoreError: the lock's file cannot be used, or the records are a newer driver's by now.
-        """
+        Raises KernelError where others hold them for longer, and StoreError where the lock's file cannot be
+        used, or the records are a newer driver's by now."""
         with self._lock.hold(timeout_seconds, reason):
             self._store.check_version()
             try:
@@ -160,18 +152,14 @@ class Attachments:
     def attach_pod(
         self, pod: PodSandbox, *, deadline: float, expected: Sequence[PreparedClaim] | None = None
     ) -> AttachReport | None:
-        """Make sure that every prepared device of the pod is in its namespace, all or nothing.
+        """Make sure that every prepared device of the pod is in its namespace, all or nothing. Idempotent.
 
-        Idempotent. It waits for others until ``deadline``, and takes the time that the drivers need from then
-        on. It stops when the sandbox is stopped. ``expected`` makes it a no-op when the pod's records are no
-        longer those (leases aside), or its release has begun (reconcile works from a snapshot). Returns
-        ``None`` when the pod has no devices, or is not to have them.
-
-        Raises:
-            ClaimError: the pod runs on the host's network, and a device needs a namespace.
-            KernelError: whatever the kernel refused; the host is as before.
-            StoreError: the disk refused; no container starts, and a later call finishes or releases.
-        """
+        It waits for others until ``deadline``, and takes the time that the drivers need from then on. It
+        stops when the sandbox is stopped. ``expected`` makes it a no-op when the pod's records are no longer
+        those (leases aside), or its release has begun (reconcile works from a snapshot). Returns ``None``
+        when the pod has no devices, or is not to have them. Raises ClaimError for a pod on the host's network
+        whose device needs a namespace, KernelError for what the kernel refused (the host is as before), and
+        StoreError where the disk did: no container starts, and a later call finishes or releases."""
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
             if not claims or (expected is not None and not _are_same(claims, expected)):
@@ -193,10 +181,8 @@ class Attachments:
 
     def set_links_down(self, claim_uid: str) -> None:
         """Set the links of a prepared claim down, so that the runtime's hook need not wait for their drivers.
-
-        A claim that is in a sandbox is left alone. :meth:`release_claim` sets them up again. After an error
-        (DeviceError: a link is the node's uplink) the attach goes without.
-        """
+        A claim in a sandbox is left alone. :meth:`release_claim` sets them up again. After an error
+        (DeviceError: a link is the node's uplink) the attach goes without."""
         with self.locked():
             claim = self._store.get(claim_uid)
             if claim is not None and not claim.netns_path:
@@ -290,10 +276,7 @@ class Attachments:
 
     def read_nodes(self, pod: PodSandbox, *, deadline: float) -> tuple[CharDevice, ...]:
         """The RDMA nodes for a container of a pod that has its devices, as the kernel numbers them now.
-
-        Raises:
-            DeviceError: an RDMA device, or a node of it, is not there.
-        """
+        Raises DeviceError where one is not there."""
         if not any(iter_nodes(self._get_moving(pod))):
             return ()
         with self._locked_until(deadline):
@@ -319,9 +302,7 @@ class Attachments:
 
     def shut_if_lost(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Close the gates of a pod that lacks devices which are not on the host either; return their names.
-
-        An attach would fail, after it had overwritten what the pod has set on the other devices.
-        """
+        An attach would fail, after it had overwritten what the pod has set on the other devices."""
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
             if not claims:
@@ -366,11 +347,9 @@ class Attachments:
         )
 
     def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
-        """Return the devices that this very sandbox holds (a newer one of the same pod keeps its own).
-
-        One report for each claim; a claim that is stuck (``error``) keeps no other one. ``timeout_seconds``
-        is how long to wait for others, and for the kernel to bring NICs back from a dead namespace.
-        """
+        """Return the devices that this very sandbox holds (a newer one of the same pod keeps its own). One
+        report for each claim; a claim that is stuck (``error``) keeps no other one. ``timeout_seconds`` is
+        how long to wait for others, and for the kernel to bring NICs back from a dead namespace."""
         self._stopped_sandboxes.add(pod.id)  # at once: a running attach must not attach again after us
         reports: dict[str, ReleaseReport] = {}
         for _ in _looks(timeout_seconds):
@@ -414,12 +393,9 @@ class Attachments:
 
         ``expected`` makes it a no-op when the record has changed (leases aside) since a snapshot.
         ``return_seconds`` is how long to wait for NICs that the kernel brings back from a dead namespace; the
-        lock is free meanwhile, so the caller must not hold it.
-
-        Raises:
-            KernelError: ``DETACH_FAILED``: a device is still in the pod, or on its way back
-                (:class:`StillReturning`); the same call may succeed later.
-        """
+        lock is free meanwhile, so the caller must not hold it. Raises KernelError (``DETACH_FAILED``) while a
+        device is in the pod, or on its way back (:class:`StillReturning`); the same call may succeed
+        later."""
         returning: StillReturning | None = None
         for _ in _looks(return_seconds):
             try:
@@ -479,11 +455,8 @@ class Attachments:
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     def _check_returned(self, claim: PreparedClaim, missing: Sequence[str]) -> None:
-        """A NIC that is taken for lost too early would come back as the pod had it, and stay so.
-
-        Raises:
-            StillReturning: a PCI function is there, and its link is on neither side.
-        """
+        """Raises StillReturning where a PCI function is there and its link on neither side: a NIC that is
+        taken for lost too early would come back as the pod had it, and stay so."""
         functions, hardware = self._sysfs_root / "bus/pci/devices", _hardware(claim)
         awaited = [name for name in missing if name in hardware and (functions / hardware[name]).exists()]
         if awaited:

@@ -53,10 +53,8 @@ _MOST_BYTES = 1 << 20
 
 
 class WorkloadFiles(ClaimFolders):
-    """The files on the host: ``workload/<claim uid>/<container>/``, by the claim that requests them.
-
-    They are written again for each container that is created, so removed files come back.
-    """
+    """``workload/<claim uid>/<container>/``, by the claim that requests them. Written again for each
+    container that is created, so removed files come back."""
 
     def __init__(self, state_dir: Path) -> None:
         super().__init__(state_dir / "workload", _NAMES, "files for containers")
@@ -90,9 +88,8 @@ class WorkloadPack:
         can_set_memory_policy: Callable[[], bool],
         procfs_root: Path,
     ) -> None:
-        """Args:
-        get_gpus: returns the GPUs of a pod by its UID, as far as known, in the order of PCI addresses.
-        can_set_memory_policy: whether the runtime can."""
+        """``get_gpus`` returns the GPUs of a pod by its UID, as far as known, in the order of PCI addresses;
+        ``can_set_memory_policy`` whether the runtime can."""
         self._files = files
         self.remove = files.remove
         self.list_claims = files.list_claims
@@ -107,14 +104,8 @@ class WorkloadPack:
     def adjust(
         self, pod: PodSandbox, container: Container, records: Sequence[PreparedClaim]
     ) -> ContainerAdjustment:
-        """Return what a container gets in addition to its devices, if its claims request anything.
-
-        Args:
-            records: of all claims of the pod, whose devices are attached.
-
-        Raises:
-            DranetError: something cannot be provided.
-        """
+        """Return what a container gets in addition to its devices; DranetError where something cannot be
+        provided. ``records`` are of all claims of the pod, whose devices are attached."""
         named = {self._gate.find_claim(mount.source) for mount in container.mounts}
         asking = [r for r in records if r.claim.uid in named and _asks(r)]
         return self._build(pod, container, records, asking) if asking else ContainerAdjustment()
@@ -258,10 +249,8 @@ class ContainerFiles:
         reached(Failpoint.RELEASE_METADATA_REMOVED)
 
     def remove_all(self, claim_uid: str) -> None:
-        """Remove the ready file, which leads to a sandbox that has ended, and then the other files.
-
-        A disk that does not let the ready file go holds up no pod's end; the regular look removes it later.
-        """
+        """Remove the ready file, which leads to a sandbox that has ended, and then the other files. A disk
+        that does not let the ready file go holds up no pod's end; the regular look removes it later."""
         try:
             self._gate.close(claim_uid)
         except StoreError as error:

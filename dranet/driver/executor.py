@@ -96,11 +96,8 @@ def _noted(call: Callable[[], T]) -> T:
 
 
 class DriverExecutor(NotedThreadPool):
-    """The default executor of the driver's event loop.
-
-    A look-up gets a thread of its own. Callers that ask for the same name while it runs share its answer, so
-    there is at most one thread per name.
-    """
+    """The default executor of the event loop. A look-up gets a thread of its own; callers that ask for the
+    same name while it runs share its answer."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads, thread_name_prefix="worker")
@@ -144,13 +141,8 @@ def _start(call: Callable[[], T], name: str) -> Future[T]:
 
 
 def run_with_deadline(work: Callable[[], T], seconds: float, what: str) -> T:
-    """Return what ``work`` returns, or raise what it raises, if it ends within ``seconds``.
-
-    It runs in a thread of its own. ``what`` reads after "still" in the error's text.
-
-    Raises:
-        HookDeadlineError: it goes on in its thread; what it raises later goes to the log.
-    """
+    """Return what ``work`` returns, or raise what it raises, if it ends within ``seconds``; else it goes on
+    in its thread, and HookDeadlineError is raised. ``what`` reads after "still" in its text."""
 
     def run() -> T:
         with noted(what):
@@ -175,11 +167,8 @@ def _log_late_end(what: str, job: Future[T]) -> None:
 
 
 def use_one_heap() -> None:
-    """Let all threads share one heap of glibc; to be called before there are any.
-
-    By default threads get heaps of their own, so that none waits for another; ours take turns at Python's
-    lock. Another C library (musl) has no such option.
-    """
+    """By default threads get heaps of their own, so that none waits for another; ours take turns at Python's
+    lock. To be called before there are any. Another C library (musl) has no such option."""
     set_option = getattr(_libc, "mallopt", None)
     if set_option is not None:
         set_option(_M_ARENA_MAX, 1)

@@ -94,10 +94,8 @@ def lives(pod: PodSandbox) -> bool:
 
 
 class RuntimeView:
-    """Pod sandboxes by id. Updated on the NRI thread, read on any.
-
-    After a restart of the runtime (containerd) the end of older ones is not reported: see :func:`lives`.
-    """
+    """Pod sandboxes by id. Updated on the NRI thread, read on any. After a restart of the runtime
+    (containerd) the end of older ones is not reported: see :func:`lives`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,13 +109,11 @@ class RuntimeView:
             self._pods = {pod.id: _strip(pod) for pod in pods}
 
     def note(self, pod: PodSandbox) -> None:
-        """A sandbox runs, or gets a container."""
         with self._lock:
             if self._pods is not None:
                 self._pods[pod.id] = _strip(pod)
 
     def remove(self, sandbox_id: str) -> None:
-        """It has stopped."""
         with self._lock:
             if self._pods is not None:
                 self._pods.pop(sandbox_id, None)
@@ -147,7 +143,6 @@ class SnapshotQueue:
         self._filled = asyncio.Event()
 
     def put(self, snapshot: RuntimeSnapshot) -> None:
-        """Called on the NRI thread."""
         self._loop.call_soon_threadsafe(self._store, snapshot)
 
     async def get(self) -> RuntimeSnapshot:
@@ -215,10 +210,8 @@ class PodHooks:
     def connected(
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
     ) -> None:
-        """Take as much time as was configured and the runtime has; the list of pods comes next.
-
-        NRI before 0.7 (containerd 1.7) does not report its timeout: then the setting is believed.
-        """
+        """Take as much time as was configured and the runtime has; the list of pods comes next. NRI before
+        0.7 (containerd 1.7) does not report its timeout: then the setting is believed."""
         self._placed_before = placements(self._store.get_all())
         needed = self._wanted_seconds / _USABLE_SHARE
         patience = request_timeout_seconds or max(ASSUMED_REQUEST_TIMEOUT_SECONDS, needed)
@@ -272,10 +265,8 @@ class PodHooks:
         self, pod: PodSandbox, container: Container
     ) -> Iterator[tuple[ClaimError, ClaimRef | None]]:
         """Claims whose ready files a container mounts although its pod has none of their devices, and why.
-
         The kubelet prepares a claim once, for its first pod, so the driver was not asked about this pod, and
-        the ready file exists all the same. ``None``: the claim is not prepared here.
-        """
+        the ready file exists all the same. ``None``: the claim is not prepared here."""
         find_claim = self._attachments.gate.find_claim
         for claim_uid in filter(None, (find_claim(mount.source) for mount in container.mounts)):
             record = self._store.get(claim_uid)
@@ -307,13 +298,8 @@ class PodHooks:
             )
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
-        """Attach the pod's devices. Returns whether the pod has any.
-
-        Slow devices are attached behind the answer; no container of the pod starts before they all are.
-
-        Raises:
-            DranetError: they are not attached, and the host is as before.
-        """
+        """Attach the pod's devices; slow ones behind the answer, and no container of the pod starts before
+        they all are. Returns whether the pod has any. After an error the host is as before."""
         self._view.note(pod)
         claims = self._moving_claims(pod)
         if claims:
@@ -326,12 +312,8 @@ class PodHooks:
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
         """Look whether the pod's devices are there and make up for what is not; then add the RDMA nodes and
-        limits that they need.
-
-        Raises:
-            DranetError: they are not all there yet, or the container brings a claim that another pod has. The
-                kubelet asks again.
-        """
+        limits that they need. The kubelet asks again after an error: they are not all there yet, or the
+        container brings a claim that another pod has."""
         self._view.note(pod)
         if self._store.is_newer:
             return ContainerAdjustment()
@@ -396,13 +378,9 @@ class PodHooks:
         return replace(extras or ContainerAdjustment(), devices=nodes)
 
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
-        """Give the sandbox's devices back. Returns whether it had any.
-
-        What takes longer goes on behind the answer: we hold the namespace, so the devices in it wait for us.
-
-        Raises:
-            DranetError: a claim's devices are still in the pod; those of the others are back.
-        """
+        """Give the sandbox's devices back. Returns whether it had any. What takes longer goes on behind the
+        answer: we hold the namespace, so the devices in it wait for us. An error is about claims whose
+        devices are still in the pod; those of the others are back."""
         self._view.remove(pod.id)
         self._windows.forget(pod.uid)
         if not self._moving_claims(pod):
@@ -447,13 +425,8 @@ class PodHooks:
         self, pod: PodSandbox, claims: Sequence[PreparedClaim], work: Callable[[float], T]
     ) -> T | None:
         """Do the work of a hook that attaches, given by when it has to end (``time.monotonic()``) to count.
-        What fails becomes the runtime's answer, if that waits for it, and goes to the log and to users in any
-        case. ``None`` where a newer driver does it.
-
-        Raises:
-            HookDeadlineError: it goes on.
-            DranetError: it failed.
-        """
+        What fails becomes the runtime's answer, if that waits for it (HookDeadlineError: it goes on), and
+        goes to the log and to users in any case. ``None`` where a newer driver does it."""
         deadline = time.monotonic() + self._budget_seconds * _WAIT_SHARE
         attempt = partial(self._do, pod, claims, partial(work, deadline))
         return self._run_with_deadline(attempt, pod, "attaching")
@@ -504,7 +477,6 @@ class PodHooks:
 
 
 def _about(pod: PodSandbox, container: Container | None = None, **more: object) -> dict[str, object]:
-    """The context of a line in the log."""
     named = {} if container is None else {"container": container.name}
     return {"context": {"pod": f"{pod.namespace}/{pod.name}", **named, **more}}
 

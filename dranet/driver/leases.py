@@ -89,11 +89,8 @@ class LeaseClient:
 
 
 def _check_namespace(record: PreparedClaim) -> None:
-    """The path may lead to the namespace of a later pod, where another link has the name.
-
-    Raises:
-        KernelError: ``NetworkNamespaceGone``: it does, or to none.
-    """
+    """Raises KernelError (``NetworkNamespaceGone``) where the path leads to no namespace, or that of a later
+    pod, where another link has the name."""
     if not record.netns_id:
         return
     with NetworkNamespace.open(record.netns_path) as netns:
@@ -148,8 +145,6 @@ class LeaseEnd(Struct, frozen=True):
 
 
 class LeaseRequest(NamedTuple):
-    """A lease to be had before a claim can be planned."""
-
     device: str
     """Which device of the claim it is for: a key of the leases that :meth:`Planner.plan` takes."""
     ifname: str
@@ -222,11 +217,8 @@ class Leases:
     # --- Prepare and Unprepare ---
 
     async def acquire(self, wanted: Sequence[LeaseRequest]) -> dict[str, DhcpLease]:
-        """Take every lease, by ``device``; all or none.
-
-        Raises:
-            KernelError: ``DHCPFailed`` and the like, of the first that failed.
-        """
+        """Take every lease, by ``device``; all or none. Raises KernelError (``DHCPFailed`` and the like) of
+        the first that failed."""
         answers = await asyncio.gather(*map(self._acquire_one, wanted), return_exceptions=True)
         pairs = zip(wanted, answers, strict=True)
         leases = {asked.device: answer for asked, answer in pairs if isinstance(answer, DhcpLease)}
@@ -427,9 +419,7 @@ class Leases:
 
     def _end_on_record(self, own: HeldLease, *, is_refused: bool, is_over: bool) -> LeaseEnd | None:
         """Take the address of an ended lease from the pod; ``None`` where the link or the lease has changed.
-
-        ``is_refused``: its server has withdrawn it. ``is_over``: by our clock; the kernel's decides.
-        """
+        ``is_refused``: its server has withdrawn it. ``is_over``: by our clock; the kernel's decides."""
         with self._attachments.locked():
             record = self._find(own)
             if record is None or record.sandbox_id != own.record.sandbox_id:
@@ -505,10 +495,8 @@ class Leases:
 
 
 def next_attempt_age(lease: DhcpLease, age: float) -> float:
-    """At what age of the lease to ask again after a failure (RFC 2131, 4.4.5).
-
-    Half of the time left until T2, then until the end, at least a minute; after the end every minute.
-    """
+    """At what age of the lease to ask again after a failure (RFC 2131, 4.4.5): half of the time left until
+    T2, then until the end, at least a minute; after the end every minute."""
     for boundary in (lease.rebind_seconds, lease.lease_seconds):
         if age < boundary:
             left = boundary - age

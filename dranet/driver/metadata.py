@@ -140,17 +140,13 @@ class DeviceMetadata:
         return plan_metadata(claim, record, self._driver, name_device if self._enabled else None)
 
     def prepare(self, record: PreparedClaim) -> None:
-        """Make sure that each request has its file. While the claim's pod runs the file is not replaced.
-
-        Raises:
-            StoreError: a file could not be written.
-        """
+        """Make sure that each request has its file, or raise StoreError. While the pod runs the file is not
+        replaced."""
         for wanted in record.metadata:
             if not record.netns_path or self._files.read(record.claim.uid, wanted.request) is None:
                 self._write(record, wanted)
 
     def cdi_devices(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
-        """Return one for the file of each request."""
         return tuple(
             CdiDevice(_cdi_device(wanted.request), mounts=tuple(self._mounts(record, wanted)))
             for wanted in record.metadata
@@ -177,10 +173,8 @@ class DeviceMetadata:
     def attached(
         self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink], netns_path: str
     ) -> tuple[AttachedLink, ...]:
-        """Complete the files of an attached pod, and return the links with their RDMA devices and GIDs.
-
-        Called before the runtime's hook answers, so before a container starts; never raises.
-        """
+        """Complete the files of an attached pod before a container starts, and return the links with their
+        RDMA devices and GIDs. Never raises."""
         complete, _ = self._note_attached(records, links, self._read_gids(records, netns_path))
         self.devices_moved()
         return complete
@@ -201,10 +195,8 @@ class DeviceMetadata:
 
     def refreshed(self, records: Sequence[PreparedClaim], netns_path: str) -> tuple[AttachedLink, ...] | None:
         """Update the files before another container starts: the kernel fills GID tables in its own time.
-
-        Returns the links if GIDs have changed since :meth:`attached` and no other instance has updated the
-        files; otherwise ``None``.
-        """
+        ``None`` where GIDs have not changed since :meth:`attached`, or another instance has updated the
+        files."""
         seen = next((self._in_pods.get(record.claim.uid, _NOT_THERE) for record in records), _NOT_THERE)
         if not seen.gids:
             return None

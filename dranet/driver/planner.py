@@ -51,11 +51,8 @@ from dranet.store.claim_store import ClaimStore
 
 
 class NodeReader:
-    """Reads the network namespace of the calling thread, and sysfs and procfs below these roots.
-
-    A device that is gone, or cannot be used as it is, is a :class:`DeviceError`; what the kernel does not
-    report a :class:`KernelError`.
-    """
+    """Reads the network namespace of the calling thread, and sysfs and procfs below these roots. Raises
+    DeviceError for a device that is gone or cannot be used as it is, and KernelError."""
 
     def __init__(self, sysfs_root: Path, procfs_root: Path = Path("/proc")) -> None:
         self._sysfs_root, self._procfs_root = sysfs_root, procfs_root
@@ -65,7 +62,6 @@ class NodeReader:
             return _read_present(rtnl, ifname).mac
 
     def read_link(self, ifname: str) -> LinkState:
-        """Read a link that will move."""
         return read_link_state(ifname)
 
     def read_ipoib(self, pci_address: str) -> tuple[IpoibState, ...]:
@@ -96,10 +92,8 @@ class NodeReader:
             return tuple(rule for version in (4, 6) for rule in read_rules(rtnl, version) or ())
 
     def read_physical_function_mtu(self, pci_address: str) -> int | None:
-        """The largest MTU among the links of a physical function; ``None`` while none is on this node.
-
-        For a function of two ports the kernel does not show which of them a virtual function belongs to.
-        """
+        """The largest MTU among the links of a physical function (of two ports either may be the virtual
+        function's); ``None`` while none is on this node."""
         sysfs = PseudoFiles(self._sysfs_root, [])
         ports = sysfs.entries(f"bus/pci/devices/{pci_address}/net")
         return max((sysfs.integer(f"class/net/{port}/mtu") or 0 for port in ports), default=0) or None
@@ -231,12 +225,8 @@ class Planner:
         self._vendor_device = vendor_device
 
     def decode(self, claim: Claim) -> DecodedClaim:
-        """What the claim asks of which devices.
-
-        Raises:
-            ClaimError: the claim asks for something invalid or unsupported; every bad field at once.
-            DeviceError: a device is gone, busy or not offered.
-        """
+        """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
+        every bad field at once, and DeviceError for a device that is gone, busy or not offered."""
         selections = select_results(claim, self._driver_name)
         offered = [self._get_offered(selection.result.device) for selection in selections]
         configs = decode_configs([(s, device.kind) for s, device in zip(selections, offered, strict=True)])
@@ -252,18 +242,10 @@ class Planner:
         return DecodedClaim(claim.ref, pod, devices, dhcp, others)
 
     def plan(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
-        """Plan every device of the claim that is ours.
-
-        Args:
-            decoded: by :meth:`decode`; whether its devices are free is looked at again.
-            leases: by the ``device`` of each of ``decoded.dhcp``.
-
-        Raises:
-            ClaimError: a device, or the devices of the pod together, cannot have what the claim asks; every
-                bad field at once.
-            DeviceError: a device is gone or busy.
-            KernelError: the kernel did not report what the plan depends on.
-        """
+        """Plan every device of the claim that is ours; whether they are free is looked at again. ``leases``
+        are by the ``device`` of each of ``decoded.dhcp``. Raises ClaimError for what a device, or those of
+        the pod together, cannot have (every bad field at once), DeviceError for one that is gone or busy, and
+        KernelError."""
         self._check_free(decoded.claim, decoded.devices)
         devices = self._plan_all(decoded, leases)
         record = PreparedClaim(
@@ -277,11 +259,8 @@ class Planner:
         return record
 
     def _find_vendor_device(self, device: Device) -> str:
-        """A GPU is given by its device nodes, by us or by its vendor's spec.
-
-        Raises:
-            DeviceError: it has none, and a container would find nothing.
-        """
+        """A GPU is given by its device nodes, by us or by its vendor's spec. With neither (DeviceError) a
+        container would find nothing."""
         if device.kind is not DeviceKind.GPU:
             return ""
         if not device.char_devices:

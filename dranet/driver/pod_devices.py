@@ -55,11 +55,7 @@ class HeldNamespaces:
     @contextmanager
     def open(self, claim: PreparedClaim, path: str = "") -> Iterator[NetworkNamespace | None]:
         """That of the sandbox which has the claim's devices; where it is not held what is at ``path`` (by
-        default the record's); ``None``: it died.
-
-        Raises:
-            KernelError: what is at the path cannot be opened or entered.
-        """
+        default the record's); ``None``: it died. Raises KernelError for what cannot be opened or entered."""
         sandbox_id, netns = self._held.get(claim.pod.uid, ("", None))
         if netns is not None and sandbox_id == claim.sandbox_id:
             yield netns
@@ -95,12 +91,9 @@ def nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
 def refresh_nodes(
     records: Sequence[PreparedClaim], open_namespace: OpenNamespace, sysfs_root: Path
 ) -> tuple[PreparedClaim, ...]:
-    """The records with the nodes and the name that their RDMA devices have now.
-
-    Raises:
-        DeviceError: a device, or a node of it, is not there (``DeviceNotFound``).
-        KernelError: the namespace of the pod could not be entered.
-    """
+    """The records with the nodes and the name that their RDMA devices have now. Raises DeviceError
+    (``DeviceNotFound``) where one is not there, and KernelError where the pod's namespace could not be
+    entered."""
     with ExitStack() as stack:
         pod: list[PseudoFiles] = []
 
@@ -163,11 +156,8 @@ def iter_nodes(records: Sequence[PreparedClaim]) -> Iterator[CharDevice]:
 
 
 def check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> None:
-    """An RDMA device in shared mode stays where it is: its device nodes need no namespace.
-
-    Raises:
-        ClaimError: the pod runs on the host's network, and a device has to move into a namespace of its own.
-    """
+    """Raises ClaimError where the pod runs on the host's network and a device has to move. An RDMA device in
+    shared mode stays where it is: its device nodes need no namespace."""
     needy = [plan.device for claim in claims for plan in claim.plans if plan.steps]
     if pod.is_on_host_network and needy:
         raise ClaimError(
@@ -182,10 +172,8 @@ def check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> N
 def read_from_rdma_devices(
     sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str, read: Callable[[PseudoFiles, str], T]
 ) -> dict[str, T]:
-    """Return what ``read`` finds of each RDMA device that the pod's containers can use, by name.
-
-    The namespace is only entered for devices that moved into it; if it cannot be, they are left out.
-    """
+    """What ``read`` finds of each RDMA device that the pod's containers can use, by name. The namespace is
+    only entered for devices that moved into it; if it cannot be, they are left out."""
     devices = [prepared for record in records for prepared in record.devices if pod_rdma_device(prepared)]
     moved = {pod_rdma_device(prepared) for prepared in devices if _has_moved(prepared)}
     here = {*map(pod_rdma_device, devices)} - moved

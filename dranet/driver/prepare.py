@@ -265,11 +265,9 @@ class Preparer:
     # --- reassignment, and what reconcile asks for ---
 
     async def reassign(self, ref: ClaimRef) -> None:
-        """Prepare a claim for its next pod, when the one that it was prepared for is done with it.
-
-        Nothing happens while that one has the devices, or the claim. Raises nothing: the kubelet tries
-        the next pod's container again, and that asks for this again.
-        """
+        """Prepare a claim for its next pod, when the one that it was prepared for is done with it. Nothing
+        happens while that one has the devices, or the claim. Raises nothing: the kubelet tries the next pod's
+        container again, and that asks for this again."""
         claim: Claim | None = None
         try:
             self._store.check_version()
@@ -292,11 +290,8 @@ class Preparer:
 
     async def finish(self, record: PreparedClaim) -> bool:
         """Write the missing files of a prepared claim again; the kubelet has its answer and would not ask for
-        them. Returns whether any were missing.
-
-        Raises:
-            DranetError: a folder cannot be written, or another instance works on the claim for too long.
-        """
+        them. Returns whether any were missing. Raises DranetError where a folder cannot be written, or
+        another instance works on the claim for too long."""
         async with self._work.hold(Work.CLAIM, [record.claim.uid]):
             current = self._store.get(record.claim.uid)
             if current is None or not await asyncio.to_thread(self._files.are_missing, current):
@@ -389,11 +384,9 @@ class Preparer:
 
 
 async def _run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
-    """Do blocking work in a worker thread; ``work`` gets a check that raises where we were cancelled.
-
-    The thread goes on after a cancellation, as at a stop, while the claim is no longer held for it: another
-    instance may have prepared or unprepared it. So the work has to check under a lock that excludes others.
-    """
+    """Do blocking work in a worker thread; ``work`` gets a check that raises where we were cancelled. The
+    thread goes on after that, as at a stop, while the claim is no longer held for it and another instance may
+    prepare or unprepare it: the work has to check under a lock that excludes others."""
     cancelled = threading.Event()
 
     def check_goes_on() -> None:
@@ -457,14 +450,11 @@ class ClaimReassigner:
     """Claims that a pod waits for, from the NRI thread to the event loop.
 
     Pods may use a claim one after another: a Deployment that replaces its pod names the same ResourceClaim in
-    the old one and the new. The kubelet prepares the claim for the first, adds the second without a word, and
-    unprepares when the last has ended. The second one's container is refused while the first has the devices,
-    and the kubelet tries it again every few seconds; each refusal is the moment to look whether the claim is
-    the second's by now.
-    """
+    both. The kubelet prepares it for the first, adds the second without a word, and unprepares when the last
+    has ended. The second one's container is refused, again every few seconds; each time is the moment to look
+    whether the claim is the second's by now."""
 
     def __init__(self, reassign: Callable[[ClaimRef], Awaitable[None]]) -> None:
-        """``reassign`` is :meth:`Preparer.reassign`."""
         self._reassign = reassign
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, ClaimRef] = {}

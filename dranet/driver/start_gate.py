@@ -40,11 +40,9 @@ _TEMPORARY = ".new"
 
 class StartGate:
     """The ready files below ``<state_dir>/ready``, and the notes of what is attached below
-    ``<state_dir>/attached``; all are links to namespaces.
-
-    Its methods raise :class:`StoreError` where the disk refuses, and :class:`ProtocolError` for a UID that
-    cannot be part of a path. They may be repeated.
-    """
+    ``<state_dir>/attached``; all are links to namespaces. Methods may be repeated. They raise
+    :class:`StoreError` where the disk refuses, and :class:`ProtocolError` for a UID that cannot be part of a
+    path."""
 
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / "ready"
@@ -180,11 +178,8 @@ def may_be_shared(claim: PreparedClaim) -> bool:
 
 
 class StartWindows:
-    """Containers between two events of the runtime; called on the NRI thread, except :meth:`sweep`.
-
-    One lock: a sweep that has seen no container must not shut what one is given just then. Errors are those
-    of :class:`StartGate`.
-    """
+    """Containers between two events of the runtime; called on the NRI thread, except :meth:`sweep`. One lock:
+    a sweep that has seen no container must not shut what one is given just then."""
 
     def __init__(self, gate: StartGate, now: Callable[[], float] = time.monotonic) -> None:
         self._gate = gate
@@ -235,15 +230,11 @@ FILE_MODE, FOLDER_MODE = 0o644, 0o755
 class ClaimFolders:
     """The folders ``<state_dir>/<kind>/<claim uid>/<name>/`` of one kind; two instances may work on them.
 
-    A container sees the last folder, read-only. A file in it is replaced by a rename, so that a reader finds
-    the old one or the new one. Every user of a container may read it; the folders above are for the driver
-    alone, as a mount does not ask for them. No file is synced to the disk, so that the runtime's hook can
-    write one: after a power cut all are written again.
-
-    ``names`` are those of all files that may be in one. ``noun`` and ``hint`` are for messages: what the
-    files are, and what else helps where the folder cannot be written. A name that cannot be part of a path
-    is a :class:`ProtocolError`.
-    """
+    A container sees the last folder, read-only. A rename replaces a file, so that a reader finds the old one
+    or the new one. Every user of a container may read it; the folders above are for the driver alone. No file
+    is synced to the disk, so that the runtime's hook can write one: after a power cut all are written again.
+    ``names`` are those of all files that may be in one; ``noun`` says what they are, ``hint`` what helps
+    where the folder cannot be written. A name that cannot be part of a path is a :class:`ProtocolError`."""
 
     def __init__(self, root: Path, names: Collection[str], noun: str, hint: str = "") -> None:
         self._root = root
@@ -257,10 +248,7 @@ class ClaimFolders:
     @contextmanager
     def open_for_writing(self, claim_uid: str, name: str) -> Iterator[Path]:
         """The folder, made if it is not there; meanwhile no other thread or process writes for this claim.
-
-        Raises:
-            StoreError: the folder cannot be written; also for an OSError of the block.
-        """
+        Raises StoreError, also for an OSError of the block."""
         folder = self.folder_of(claim_uid, name)
         try:
             files.make_folder(self._root, is_setting=not self._root.parent.exists())
@@ -272,16 +260,13 @@ class ClaimFolders:
             raise self._unwritable(folder, error) from error
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write a file of a folder that is open for writing."""
         folder = path.parent
         files.replace_file(path, folder.parent / f".{folder.name}{_TEMPORARY}", content, FILE_MODE)
 
     def remove(self, claim_uid: str) -> None:
-        """Remove all folders of a claim; nothing there is fine. Containers that still run lose their files.
-
-        What the driver did not make there stays. What cannot be removed holds up no pod's end: it is
-        harmless, and the next start tries again.
-        """
+        """Remove all folders of a claim; containers that still run lose their files. What the driver did not
+        make there stays. What cannot be removed holds up no pod's end: it is harmless, and the next start
+        tries again."""
         folder = self._root / _checked(claim_uid)
         try:
             files.check_folder(self._root)

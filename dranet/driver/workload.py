@@ -82,12 +82,8 @@ class Content(Struct, frozen=True):
 def build_content(
     pod: PodSandbox, container: Container, settings: WorkloadSettings, context: PodContext
 ) -> Content:
-    """Return what the container gets.
-
-    Raises:
-        DeviceError: the node's devices have not been read yet.
-        ClaimError: the runtime, or the node, cannot place memory as asked.
-    """
+    """Raises DeviceError where the devices have not been read yet, ClaimError where memory cannot be
+    placed."""
     if not context.facts.links:  # every node has a loopback interface
         raise DeviceError(
             "the node's devices have not been read yet", reason=Reason.DEVICE_NOT_FOUND, retryable=True
@@ -162,7 +158,7 @@ def _build_topology(container: Container, context: PodContext) -> tuple[str, str
 
 
 def _render(topology: Topology) -> str:
-    """Return the text; empty if it does not read back."""
+    """Empty if it does not read back."""
     try:
         text = render_topology(topology)
         return text if parse_topology(text) == topology else ""

@@ -43,11 +43,9 @@ def build_devices(
     facts: NodeFacts, held: Mapping[str, Device], policy: Policy = DEFAULT_POLICY
 ) -> tuple[Device, ...]:
     """Every device of the node, NICs and RDMA devices before GPUs, each in the order of PCI address or name.
-
-    The order is that of preference for consumers: a class that tests only ``device.driver`` gets a NIC. It
-    and the devices depend on the facts, not on their order. ``held`` are the devices that pods have now, by
-    name, as recorded when they were prepared; each keeps every field but ``ifname``, which is emptied.
-    """
+    The order is that of preference for consumers: a class that tests only ``device.driver`` gets a NIC. The
+    order of the facts does not matter. ``held`` are the devices that pods have now, by name, as recorded at
+    Prepare; each keeps every field but ``ifname``, which is emptied."""
     parts = _Hardware.of(facts, held, policy)
     devices = {name: replace(device, ifname="") for name, device in held.items()}
     for device in (*parts.pci_devices(), *parts.link_devices(), *parts.rdma_devices(), *parts.gpu_devices()):

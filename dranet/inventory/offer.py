@@ -95,16 +95,9 @@ def find_servers(
     drivers: Iterable[str] = (),
     used: Iterable[str] = (),
 ) -> Mapping[str, str]:
-    """Map each vendor whose GPUs another program serves on this node to that program.
-
-    Args:
-        gpus: those of this node.
-        devices: that other DRA drivers offer here.
-        resources: extended resources of the Node.
-        drivers: other DRA drivers with slices here, perhaps empty ones: a vendor's driver takes broken GPUs
-            out, and pods may have them still.
-        used: resources and drivers of which pods have devices, even if no program serves them now.
-    """
+    """Map each vendor whose GPUs another program serves on this node to that program. ``drivers`` may have
+    empty slices here: a vendor's driver takes broken GPUs out, and pods may have them still. ``used`` are
+    resources and drivers of which pods have devices, even if no program serves them now."""
     gpus, devices = tuple(gpus), tuple(devices)
     addresses = {gpu.pci_address: gpu.vendor for gpu in gpus}
     vendors = frozenset(addresses.values())
@@ -477,12 +470,10 @@ _IMMOBILE_DRIVERS = frozenset({"efa"})
 
 def find_loss(rdma: RdmaDevice, function: PciFunction | None, kernel: str) -> str:
     """Why the RDMA device ends when its link moves, or empty. The kernel reports it only after an attempt.
-
     Software devices (rxe and siw) unregister on ``NETDEV_UNREGISTER``, and so do those of bnxt_re before
-    Linux 6.3, which made it an auxiliary driver. ``kernel`` is the release (``6.1.0-28-amd64``). A
-    distribution may have brought the newer driver to an older kernel, so what the driver binds to counts
-    first; an unknown release counts as a new one.
-    """
+    Linux 6.3, which made it an auxiliary driver. A distribution may have brought the newer driver to an older
+    kernel (``6.1.0-28-amd64``), so what the driver binds to counts first; an unknown release counts as
+    new."""
     if not rdma.pci_address:
         return "it is software RDMA (rxe, siw)"
     found = _RELEASE.match(kernel)

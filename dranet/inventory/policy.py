@@ -18,11 +18,8 @@ GUARANTEED_OWN_ATTRIBUTES = 5
 
 class DeviceFilter(Protocol):
     def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
-        """Whether a device with these attributes (by qualified name) may be offered.
-
-        Raises:
-            CelError: the expression failed on this device; the device is excluded.
-        """
+        """Whether a device with these attributes (by qualified name) may be offered. Raises CelError where
+        the expression fails on it; then it is excluded."""
 
 
 class RuleResult(Struct, frozen=True):
@@ -66,11 +63,8 @@ DEFAULT_POLICY = Policy()
 
 
 def qualified_name(name: object) -> str:
-    """``rail`` -> ``dra.net/rail``; a name with a domain stays what it is.
-
-    Raises:
-        ValueError: the API would refuse it; the message is the rule.
-    """
+    """``rail`` -> ``dra.net/rail``; a name with a domain stays what it is. Raises ValueError, with the rule,
+    where the API would refuse it."""
     text = name if isinstance(name, str) else ""
     _, slash, identifier = text.rpartition("/")
     if not is_attribute_name(identifier):

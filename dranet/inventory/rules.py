@@ -55,7 +55,6 @@ class OwnAttributes(Struct, frozen=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """Qualified names that a device may get."""
         return frozenset(name for rule in self.rules for name in rule.values)
 
     def attributes_for(self, device: Device) -> RuleResult:
@@ -79,13 +78,9 @@ class OwnAttributes(Struct, frozen=True):
 
 
 def parse_rules(data: object, driver: str) -> tuple[OwnAttributes, tuple[RuleProblem, ...]]:
-    """The rules, and everything that is wrong; with a problem, the rules are not to be used.
-
-    ``driver`` is what expressions know as ``device.driver``.
-
-    Raises:
-        CelError: an expression is to be compiled and the engine is not installed (``MissingFeature``).
-    """
+    """The rules, and everything that is wrong; with a problem, the rules are not to be used. ``driver`` is
+    what expressions know as ``device.driver``. Raises CelError (``MissingFeature``) where there is an
+    expression and no engine."""
     problems: list[RuleProblem] = []
     entries = _parse_top(data, problems)
     rules = tuple(_parse_rule(entry, index, driver, problems) for index, entry in enumerate(entries))

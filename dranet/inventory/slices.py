@@ -323,12 +323,10 @@ def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> S
 
 
 def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> a.FittedValues:
-    """Which attributes of ``device`` a slice can take.
-
-    At most 32, and at most 48 values with the items of lists. Kept first are those without which nothing
-    works, then the operator's own, then those that the operator prefers, then the others in the order of the
-    catalogue. Values are cut and invalid ones left out, from any source.
-    """
+    """Which attributes of ``device`` a slice can take: at most 32, and at most 48 values with the items of
+    lists. Kept first are those without which nothing works, then the operator's own, then those that the
+    operator prefers, then the others in the order of the catalogue. Values are cut and invalid ones left
+    out."""
     valid: dict[str, AttributeValue] = {}
     left_out = dict(device.left_out)
     for name, value in device.attributes.items():
@@ -447,8 +445,8 @@ def may_be_gpu(name: str) -> bool:
 
 @lru_cache(maxsize=4096)  # a node full of pods asks for the same thousand names at each scan
 def link_device_name(ifname: str) -> str:
-    """The interface name itself if it is a DNS label, else :func:`encoded_link_name`. It meets no name with a
-    PCI address, which has at least 16 characters: an interface name has at most 15."""
+    """The interface name itself if it is a DNS label, else :func:`encoded_link_name`. An interface name has
+    at most 15 characters, a name with a PCI address at least 16."""
     return ifname if is_device_name(ifname) else encoded_link_name(ifname)
 
 

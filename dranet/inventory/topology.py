@@ -146,12 +146,9 @@ class NearestGpus:
 
 
 def near_numa_nodes(nodes: Iterable[NumaNode]) -> Mapping[int, tuple[int, ...]]:
-    """Each NUMA node -> itself and then, sorted, the nearest other nodes of its socket.
-
-    The list form of ``resource.kubernetes.io/numaNode`` (KEP-6072) wants the other nodes at the smallest
-    distance, without those of another socket. A node whose distances or socket are not known has only itself,
-    because a list that is too long would match what is far away.
-    """
+    """Each NUMA node -> itself and then, sorted, the nearest other nodes of its socket, as the list form of
+    ``resource.kubernetes.io/numaNode`` (KEP-6072) wants it. A node whose distances or socket are not known
+    has only itself: a list that is too long would match what is far away."""
     unique = {entry.node: entry for entry in sorted(nodes, key=repr)}  # the same one if a node occurs twice
     ordered = sorted(unique.values(), key=lambda entry: entry.node)
     return {entry.node: (entry.node, *_neighbours(entry, ordered)) for entry in ordered}

@@ -47,13 +47,9 @@ class CdiDevice(Struct, frozen=True):
 
 
 class CdiSpecs:
-    """The spec files of one driver in one folder.
-
-    Raises:
-        SettingsError: the driver's name cannot be a CDI vendor.
-        StoreError: the folder cannot be read or written.
-        ProtocolError: the claim uid, or a device name, cannot be part of a CDI name.
-    """
+    """The spec files of one driver in one folder. Raises SettingsError for a driver's name that cannot be a
+    CDI vendor, StoreError where the folder refuses, and ProtocolError for a UID or device that cannot be part
+    of a CDI name."""
 
     def __init__(self, cdi_dir: Path, driver_name: str) -> None:
         if not _VENDOR.fullmatch(driver_name):

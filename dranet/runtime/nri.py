@@ -97,13 +97,10 @@ MAX_SYNCHRONIZE_BYTES = MAX_RECEIVE_BYTES
 
 
 class RuntimeHooks(Protocol):
-    """What the driver does when the runtime calls. Called on the NRI thread, one call at a time.
-
-    A ``DranetError`` is answered as an error, with its text, and the runtime then fails the pod or the
-    container (Stop and Remove go on regardless). The pod hooks return whether the pod was any of the
-    driver's business; it only updates the metrics. Hooks must be idempotent: two copies of the driver are
-    both called during a rolling update.
-    """
+    """Called on the NRI thread, one call at a time. A ``DranetError`` is answered as an error, with its text,
+    and the runtime then fails the pod or the container (Stop and Remove go on regardless). The pod hooks
+    return whether the pod was any of the driver's business, for the metrics. Hooks must be idempotent: two
+    copies of the driver are both called during a rolling update."""
 
     def connected(
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
@@ -194,14 +191,9 @@ class PluginSession:
         """Replaced as a whole, so any thread may look."""
 
     def run(self, name: str, index: str) -> NoReturn:
-        """Register under this name and place in the call order, then serve, until the connection ends.
-
-        Raises:
-            ConnectionLost: the runtime is gone.
-            DeadlineExceeded: the runtime did not register and synchronize us in time.
-            TtrpcError: the runtime refused us.
-            ProtocolError: the peer is no NRI runtime.
-        """
+        """Register under this name and place in the call order, then serve, until the connection ends:
+        ConnectionLost, DeadlineExceeded (not registered and synchronized in time), TtrpcError (we are
+        refused), or ProtocolError (the peer is no NRI runtime)."""
         self._register(name, index)
         while True:
             self._connection.process()
@@ -358,17 +350,9 @@ class NriListeners(Struct, frozen=True):
 
 
 class NriPlugin:
-    """Keeps the hooks connected to the runtime behind ``socket_path``.
-
-    Args:
-        socket_path: the runtime's NRI socket; need not exist yet.
-        name: plugin name (letters, digits, ``- _ . +``).
-        index: two digits; the runtime calls plugins in ascending order.
-        hooks: run on the plugin's thread.
-        listeners: also called on that thread.
-        is_our_mount: recognizes the mounts of our CDI devices by their source, for :attr:`capabilities`.
-        wait: how to wait between attempts.
-    """
+    """Keeps the hooks connected to the runtime behind ``socket_path``, which need not exist yet. ``name`` has
+    letters, digits and ``- _ . +``; ``index`` two digits: the runtime calls plugins in ascending order.
+    ``hooks`` and ``listeners`` run on the plugin's thread; ``is_our_mount`` is for :attr:`capabilities`."""
 
     def __init__(
         self,
@@ -426,7 +410,6 @@ class NriPlugin:
         return session.capabilities if session is not None and session.introduced else self._last_capabilities
 
     def wait_ready(self, timeout_seconds: float) -> bool:
-        """Block until :attr:`is_ready`, for at most this long."""
         return self._ready.wait(timeout_seconds)
 
     def start(self) -> None:

@@ -133,16 +133,9 @@ def write_bundle(
     redacts: bool,
     progress: Progress,
 ) -> list[str]:
-    """Collect, redact and write; returns lines for the user.
-
-    Args:
-        path: the file, looked at by :func:`check_target`; ``None`` is standard output.
-        settings: the driver's, with folders as they are seen from here.
-        found: what the doctor found out.
-        printed: the findings as text and as the document for programs.
-        redacts: names and addresses go.
-        progress: for a person who waits.
-    """
+    """Collect, redact and write; returns lines for the user. ``path`` has passed :func:`check_target`;
+    ``None`` is standard output. ``settings`` have folders as they are seen from here; ``printed`` are the
+    findings as text and as the document for programs."""
     pieces = list(_collect(settings, found, printed, progress))
     node = found.surroundings.node
     counts: dict[str, int] = {}

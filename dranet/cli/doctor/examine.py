@@ -78,7 +78,7 @@ def examine(settings: Settings, root: Path | None = None, progress: Progress = l
 
 
 def is_elsewhere(root: Path | None) -> bool:
-    """Whether we run outside the node's own file system, as in ``kubectl debug node``."""
+    """Outside the node's own file system, as in ``kubectl debug node``."""
     return root is not None and root != Path("/")
 
 
@@ -256,11 +256,9 @@ def _judge_nri_socket(path: Path) -> Finding:
 
 
 def _probe_socket(path: Path) -> str:
-    """What is wrong with a socket; empty if a program listens on it.
-
-    The program does not notice: it uses a stream socket, so the kernel refuses our datagram socket
-    (EPROTOTYPE) before it reaches the program, and with another error where no program listens.
-    """
+    """What is wrong with a socket; empty if a program listens on it. The program does not notice: it uses a
+    stream socket, so the kernel refuses our datagram socket (EPROTOTYPE) before it reaches the program, and
+    with another error where no program listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(bytes(path))

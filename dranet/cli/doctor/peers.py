@@ -84,13 +84,7 @@ def ask_running_driver(settings: Settings) -> list[Finding] | None:
 
 
 def fetch_page(settings: Settings, path: str) -> Page:
-    """One page of the port.
-
-    Raises:
-        NotListening: no program listens.
-        OSError: no answer in time.
-        HTTPException: an answer that is no HTTP.
-    """
+    """Raises NotListening, OSError without an answer in time, and HTTPException for one that is no HTTP."""
     host, _, port = settings.bind_address.rpartition(":")
     host = _LOOPBACK.get(host.strip("[]"), host.strip("[]"))
     connection = http.client.HTTPConnection(host, int(port), timeout=PROBE_SECONDS)
@@ -110,11 +104,9 @@ def fetch_page(settings: Settings, path: str) -> Page:
 
 
 def _speak_tls(sock: socket.socket, certificate: Path) -> tuple[ssl.SSLSocket, bool]:
-    """Wrap the socket in TLS; return it, and whether it shows the certificate of our own settings.
-
-    The program that shows this certificate is the driver, whatever its name. A driver whose files have been
-    damaged since then shows the previous one; it gets no secret of ours.
-    """
+    """Wrap the socket in TLS; return it, and whether it shows the certificate of our own settings: then it is
+    the driver, whatever its name. One whose files have been damaged since shows the previous certificate; it
+    gets no secret of ours."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
