@@ -233,7 +233,7 @@ class ClaimFolders:
     A container sees the last folder, read-only. A rename replaces a file, so that a reader finds the old one
     or the new one. Every user of a container may read it; the folders above are for the driver alone. No file
     is synced to the disk, so that the runtime's hook can write one: after a power cut all are written again.
-    ``names`` are those of all files that may be in one; ``noun`` says what they are, ``hint`` what helps
+    ``names`` are those of all files that may be in one; ``noun`` names them, ``hint`` what helps
     where the folder cannot be written. A name that cannot be part of a path is a :class:`ProtocolError`."""
 
     def __init__(self, root: Path, names: Collection[str], noun: str, hint: str = "") -> None:

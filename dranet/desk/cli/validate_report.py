@@ -25,7 +25,7 @@ from dranet.desk.lint import (
     lint_pod,
     rules,
 )
-from dranet.terminal import PROSE, Screen
+from dranet.terminal import PROSE, Screen, count_of
 from dranet.view.node_view import to_json
 
 _MAX_DEPTH = 12
@@ -211,13 +211,9 @@ def _wrap(text: str, screen: Screen) -> Iterable[str]:
 def summarize(reports: Sequence[Report], devices: int) -> str:
     """``5 objects, selectors tried on 16 devices: 1 error, 2 warnings``."""
     counts = _count(reports)
-    counted = [_number(counts[severity], severity) for severity in LintSeverity if counts[severity]]
-    tried = f", selectors tried on {_number(devices, 'device')}" if devices else ""
-    return f"{_number(len(reports), 'object')}{tried}: {', '.join(counted) or 'nothing found'}"
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    counted = [count_of(counts[severity], severity) for severity in LintSeverity if counts[severity]]
+    tried = f", selectors tried on {count_of(devices, 'device')}" if devices else ""
+    return f"{count_of(len(reports), 'object')}{tried}: {', '.join(counted) or 'nothing found'}"
 
 
 def _count(reports: Iterable[Report]) -> Counter[LintSeverity]:

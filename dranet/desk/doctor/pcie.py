@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dranet.desk.doctor.checks import FAST_MBPS, Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.model.facts import Link, RdmaDevice
 from dranet.model.findings import PciFacts
+from dranet.terminal import count_of
 
 PCIE = "pcie"
 
@@ -39,7 +40,7 @@ def link(seen: Surroundings) -> Iterator[Evaluation]:
     if below:
         yield warning(f"PCIe link below what it can: {'; '.join(below[:6])}")
     elif judged:
-        yield fine(f"{len(judged)} NIC link{'' if len(judged) == 1 else 's'} as fast as card and slot can")
+        yield fine(f"{count_of(len(judged), 'NIC link')} as fast as card and slot can")
 
 
 def _judge_link(seen: Surroundings, address: str) -> str:

@@ -16,8 +16,9 @@ from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
-from dranet.desk.templates.request import ClaimRequest, count, listed
+from dranet.desk.templates.request import ClaimRequest, listed
 from dranet.errors import ClaimError, Reason
+from dranet.terminal import count_of
 
 Classes = Mapping[str, JsonObject]
 """DeviceClasses by name."""
@@ -269,13 +270,13 @@ def _refuse(
         reasons = listed((*not_offered.get(most.name, ()), *most.tainted))
         return NotAvailable(
             f"--nics {request.nics}{flag}: {_largest(nodes)}, {most.name}, "
-            f"offers {count(len(most.nics), kind)}{of_class}" + (f" ({reasons})" if reasons else ""),
+            f"offers {count_of(len(most.nics), kind)}{of_class}" + (f" ({reasons})" if reasons else ""),
             hint=f"the most that can be had is --gpus {gpus} --nics {len(most.nics)}",
         )
     best = max(nodes, key=lambda node: min(len(node.gpus), request.gpus) + min(len(node.nics), request.nics))
     return NotAvailable(
-        f"no node has both {count(request.gpus, 'GPU')} and {count(request.nics, kind)}: {best.name} has "
-        f"{count(len(best.gpus), 'GPU')} and {count(len(best.nics), kind)}",
+        f"no node has both {count_of(request.gpus, 'GPU')} and {count_of(request.nics, kind)}: {best.name} has "
+        f"{count_of(len(best.gpus), 'GPU')} and {count_of(len(best.nics), kind)}",
         hint=f"the nearest is --gpus {min(request.gpus, len(best.gpus))} "
         f"--nics {min(request.nics, len(best.nics))}",
     )

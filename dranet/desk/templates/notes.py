@@ -9,10 +9,11 @@ from typing import TypeVar
 from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
 from dranet.desk.templates.choose import Choice, ShapeAttempt
 from dranet.desk.templates.hardware import NodeHardware
-from dranet.desk.templates.request import count, listed
+from dranet.desk.templates.request import listed
 from dranet.desk.templates.shapes import shares_memory
 from dranet.desk.templates.trial import Distances, Trial
 from dranet.model.facts import Distance
+from dranet.terminal import count_of
 
 _MAX_NAMES = 4
 _Line = TypeVar("_Line", bound=Hashable)
@@ -36,9 +37,9 @@ def _title(choice: Choice) -> str:
     request, kind = choice.candidates.request, "RDMA NIC" if choice.candidates.rdma else "NIC"
     if request.per_node and not request.rails:
         return f"All {'GPUs and ' if request.gpus else ''}{kind}s of a node for each pod."
-    gpus = f"{count(request.gpus, 'GPU')} and " if request.gpus else ""
+    gpus = f"{count_of(request.gpus, 'GPU')} and " if request.gpus else ""
     rails = ", each NIC the same rail in every pod" if request.rails else ""
-    return f"{gpus}{count(request.nics, kind)} for each pod{rails}."
+    return f"{gpus}{count_of(request.nics, kind)} for each pod{rails}."
 
 
 def _seen(choice: Choice) -> Iterator[str]:
@@ -69,16 +70,16 @@ def _offer(choice: Choice, node: NodeHardware) -> str:
     candidates = choice.candidates
     words = []
     if node.gpus:
-        words.append(f"{count(len(node.gpus), 'GPU')} ({choice.hardware.gpu_driver})")
+        words.append(f"{count_of(len(node.gpus), 'GPU')} ({choice.hardware.gpu_driver})")
     kind = " ".join(filter(None, (candidates.fabric, "RDMA NIC" if candidates.rdma else "NIC")))
-    words.append(f"{count(len(node.nics), kind)} ({choice.hardware.nic_driver})")
+    words.append(f"{count_of(len(node.nics), kind)} ({choice.hardware.nic_driver})")
     text = " and ".join(words)
     if off := candidates.off_fabric.get(node.name):
         text += f", {off} more of another fabric and left out"
     if down := candidates.without_link.get(node.name):
         text += f", {down} more without a link and passed over"
     if node.tainted:
-        text += f", {count(len(node.tainted), 'device')} left out for now ({listed(node.tainted)})"
+        text += f", {count_of(len(node.tainted), 'device')} left out for now ({listed(node.tainted)})"
     return text
 
 
@@ -137,7 +138,8 @@ def _meet_below_root(node: NodeHardware) -> bool:
 def _expect(choice: Choice) -> Iterator[str]:
     if not choice.candidates.request.gpus:
         places = (
-            f"{count(len(t.pods), 'such pod')} on {_names(_alike(choice, t))}" for t in choice.attempt.trials
+            f"{count_of(len(t.pods), 'such pod')} on {_names(_alike(choice, t))}"
+            for t in choice.attempt.trials
         )
         yield f"Expect: room for {'; '.join(places)}, if nothing else takes these devices."
         return
@@ -188,7 +190,7 @@ def _distances(trial: Trial, makes: int) -> str:
 
 
 def _room(trial: Trial) -> str:
-    pods = count(len(trial.pods), "such pod")
+    pods = count_of(len(trial.pods), "such pod")
     fit = "fits" if len(trial.pods) == 1 else "fit"
     short = [pod for pod in trial.pods if not pod.is_best]
     if trial.pods[0].is_best and short:

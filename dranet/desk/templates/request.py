@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dranet.terminal import count_of
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
@@ -28,11 +30,13 @@ class ClaimRequest:
     @property
     def title(self) -> str:
         """``2 GPUs and 1 NIC``."""
-        return f"{count(self.gpus, 'GPU')} and {count(self.nics, 'NIC')}" if self.gpus else self.nic_title
+        return (
+            f"{count_of(self.gpus, 'GPU')} and {count_of(self.nics, 'NIC')}" if self.gpus else self.nic_title
+        )
 
     @property
     def nic_title(self) -> str:
-        return count(self.nics, "NIC")
+        return count_of(self.nics, "NIC")
 
     @property
     def default_name(self) -> str:
@@ -42,11 +46,6 @@ class ClaimRequest:
             return f"whole-node{ending}"
         gpus = f"{self.gpus}-gpu-" if self.gpus else ""
         return f"{gpus}{self.nics}-nic{ending}"
-
-
-def count(number: int, word: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def listed(reasons: Iterable[str], most: int = 4) -> str:

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.relations import Group, Relation
-from dranet.desk.templates.request import ClaimRequest, count
+from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance
+from dranet.terminal import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[D
     wanted = frozenset(levels)
     near = (selectors.nearest_gpu_is(wanted),) if wanted else ()
     title = (
-        f"{count(gpus, 'GPU')} and {count(nics, 'NIC')} without a constraint" if gpus else count(nics, "NIC")
+        f"{count_of(gpus, 'GPU')} and {count_of(nics, 'NIC')} without a constraint"
+        if gpus
+        else count_of(nics, "NIC")
     )
     requests = [
         _exactly("nics" if nics > 1 else "nic", defaults.nic_class, nics, (*defaults.nic_selectors, *near))
