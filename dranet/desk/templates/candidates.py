@@ -275,8 +275,8 @@ def _refuse(
         )
     best = max(nodes, key=lambda node: min(len(node.gpus), request.gpus) + min(len(node.nics), request.nics))
     return NotAvailable(
-        f"no node has both {count_of(request.gpus, 'GPU')} and {count_of(request.nics, kind)}: {best.name} has "
-        f"{count_of(len(best.gpus), 'GPU')} and {count_of(len(best.nics), kind)}",
+        f"no node has both {count_of(request.gpus, 'GPU')} and {count_of(request.nics, kind)}: {best.name} "
+        f"has {count_of(len(best.gpus), 'GPU')} and {count_of(len(best.nics), kind)}",
         hint=f"the nearest is --gpus {min(request.gpus, len(best.gpus))} "
         f"--nics {min(request.nics, len(best.nics))}",
     )

@@ -30,9 +30,8 @@ class ClaimRequest:
     @property
     def title(self) -> str:
         """``2 GPUs and 1 NIC``."""
-        return (
-            f"{count_of(self.gpus, 'GPU')} and {count_of(self.nics, 'NIC')}" if self.gpus else self.nic_title
-        )
+        gpus = f"{count_of(self.gpus, 'GPU')} and " if self.gpus else ""
+        return f"{gpus}{self.nic_title}"
 
     @property
     def nic_title(self) -> str:
