@@ -27,7 +27,7 @@ from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.cpus import format_cpu_list, format_cpu_mask, parse_cpu_list, parse_cpu_mask
 from dranet.model.facts import Link
-from dranet.model.plan import AttachPlan, CpuState, DcbState, EthtoolState, SetCpuLocality, SteeringState
+from dranet.model.plan import AttachPlan, CpuState, DcbState, EthtoolState, SetCpuLocality
 
 # --- BPF programs ---------------------------------------------------------------------------------------
 # A move removes TC filters from a link; TCX and XDP programs stay on it. Read are the traffic hooks (filters
@@ -406,14 +406,6 @@ def _nic(side: Side, link: Link) -> Nic:
     return Nic(side.genl, link.ifindex, link.ifname)
 
 
-def _read_steering(side: Side, link: Link, recorded: SteeringState | None) -> SteeringState:
-    return read_steering(_nic(side, link), recorded)
-
-
-def _read_dcb(side: Side, link: Link, recorded: DcbState | None) -> DcbState:
-    return DcbState() if recorded == DcbState() else read_dcb(side.rtnl, link.ifname)
-
-
 def _read_queues(side: Side, link: Link, recorded: Mapping[str, str] | None) -> Mapping[str, str]:
     if recorded is not None and not recorded:
         return {}
@@ -445,7 +437,7 @@ HARDWARE: Mapping[str, HardwarePart] = {
         tuple((f"{part.what} (`ethtool {part.option}`)", part.limits) for part in PARTS.values()),
     ),
     "steering": HardwarePart(
-        _read_steering,
+        lambda side, link, recorded: read_steering(_nic(side, link), recorded),
         steering_difference,
         lambda side, link, wanted, found: restore_steering(_nic(side, link), wanted, found),
         (
@@ -456,7 +448,7 @@ HARDWARE: Mapping[str, HardwarePart] = {
         ),
     ),
     "dcb": HardwarePart(
-        _read_dcb,
+        lambda side, link, known: DcbState() if known == DcbState() else read_dcb(side.rtnl, link.ifname),
         dcb_difference,
         lambda side, link, wanted, found: restore_dcb(side.rtnl, link.ifname, wanted, found),
         (

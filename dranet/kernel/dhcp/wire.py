@@ -107,7 +107,8 @@ class Wire:
             if not poll.poll(left * 1000):
                 return None
             try:
-                source_mac, payload = self._read_frame()
+                data, ancillary, _, _ = self._sock.recvmsg(_FRAME_MAX_BYTES, _ANCILLARY_BYTES)
+                source_mac, payload = parse_frame(data, has_checksum=not _is_checksum_pending(ancillary))
                 return source_mac, message.parse(payload)
             except ProtocolError as error:
                 self.oddity = error.message
@@ -116,10 +117,6 @@ class Wire:
             except OSError as error:
                 raise self._refused(error) from error
         return None
-
-    def _read_frame(self) -> tuple[str, bytes]:
-        data, ancillary, _, _ = self._sock.recvmsg(_FRAME_MAX_BYTES, _ANCILLARY_BYTES)
-        return parse_frame(data, has_checksum=not _is_checksum_pending(ancillary))
 
     def _refused(self, error: OSError) -> KernelError:
         what, link = "speak DHCP on", self._link.ifname

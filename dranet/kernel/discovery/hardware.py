@@ -195,16 +195,13 @@ def _iter_gid_slots(sysfs: PseudoFiles, rdma_device: str, *, with_types: bool) -
         folder = f"{RDMA_CLASS}/{rdma_device}/ports/{port}"
 
         def read(index: int, folder: str = folder, port: int = port) -> GidSlot | None:
-            gid = _read_gid(sysfs, f"{folder}/gids", index)
-            gid_type = sysfs.text(f"{folder}/gid_attrs/types/{index}") if gid and with_types else ""
-            return GidSlot(port, index, gid, gid_type) if gid else None
+            gid = _read_id(sysfs, f"{folder}/gids/{index}", _GID, "GID")
+            if gid in ("", _NO_GID):
+                return None
+            gid_type = sysfs.text(f"{folder}/gid_attrs/types/{index}") if with_types else ""
+            return GidSlot(port, index, gid, gid_type)
 
         yield from _read_slots(range(_MOST_SLOTS), read)
-
-
-def _read_gid(sysfs: PseudoFiles, folder: str, slot: int) -> str:
-    gid = _read_id(sysfs, f"{folder}/{slot}", _GID, "GID")
-    return "" if gid == _NO_GID else gid
 
 
 def _read_id(sysfs: PseudoFiles, path: str, form: re.Pattern[str], kind: str) -> str:
@@ -472,7 +469,7 @@ class _Pass:
         reader = PciReader(self._sysfs, self._rdma_functions())
         stale = changed | moved | {vf for pf in moved for vf in reader.read_virtual_functions(pf)}
         parents, gone = self._parents(stale), set[str]()
-        if is_all or any(self._is_news(address) for address in stale):
+        if is_all or any(a not in known or not self._sysfs.has(f"{PCI_DEVICES}/{a}") for a in stale):
             with self._noting("pci"):
                 listed = set(list_pci_functions(self._sysfs))
             gone = known.keys() - listed
@@ -484,9 +481,6 @@ class _Pass:
         parents = (parents | self._parents(stale)) & (known.keys() - stale)
         self._read_each(reader, parents)
         return stale | parents | gone
-
-    def _is_news(self, address: str) -> bool:
-        return address not in self._kept.functions or not self._sysfs.has(f"{PCI_DEVICES}/{address}")
 
     def _parents(self, addresses: set[str]) -> set[str]:
         functions = (self._kept.functions.get(address) for address in addresses)

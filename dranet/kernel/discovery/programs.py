@@ -7,7 +7,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
@@ -18,8 +18,7 @@ from dranet.errors import KernelError
 from dranet.kernel.netlink.rtnl import decode_all, text
 from dranet.kernel.netlink.socket import NetlinkSocket, is_refusal, kernel_error, parse_attributes
 from dranet.kernel.netlink.tc import (
-    CLSACT_EGRESS,
-    CLSACT_INGRESS,
+    HOOKS,
     TCA_KIND,
     TCMSG,
     dump_filters_request,
@@ -27,12 +26,6 @@ from dranet.kernel.netlink.tc import (
     parse_filter,
 )
 from dranet.kernel.sysfs.files import closing_fd
-
-_HOOKS: Mapping[str, tuple[int, ...]] = {
-    "clsact": (CLSACT_INGRESS, CLSACT_EGRESS),
-    "ingress": (CLSACT_INGRESS,),
-}
-"""Qdiscs whose filters may be programs on a traffic hook, and where these hang."""
 
 _PROGRAMS_WORTH_OPENING = 32
 """About 17 us each, as much as four questions for what is on a hook."""
@@ -99,7 +92,7 @@ def _read_tc_filters(
 
 def _read_filters_of(rtnl: NetlinkSocket, ifindex: int, kind: str, warnings: list[str]) -> tuple[str, ...]:
     names: set[str] = set()
-    for parent in _HOOKS[kind]:
+    for parent in HOOKS[kind]:
         payloads = rtnl.dump(dump_filters_request(ifindex, parent))
         names.update(decode_all(parse_bpf_filter, payloads, warnings))
     return tuple(sorted(names))
@@ -111,7 +104,7 @@ def parse_hook_qdisc(payload: bytes, wanted: Container[int]) -> tuple[int, str] 
     if ifindex not in wanted:
         return None
     kind = text(parse_attributes(payload, TCMSG.size, frozenset({TCA_KIND})).get(TCA_KIND, b""))
-    return (ifindex, kind) if kind in _HOOKS else None
+    return (ifindex, kind) if kind in HOOKS else None
 
 
 def parse_bpf_filter(payload: bytes) -> str | None:
@@ -227,18 +220,21 @@ def _opened(command: int, number: int, what: str) -> AbstractContextManager[int]
 
 
 def read_program(program_id: int) -> BpfProgram | None:
+    info = _read_info(BPF_PROG_GET_FD_BY_ID, program_id, "program", _INFO.size)
+    return parse_program(program_id, info) if info is not None else None
+
+
+def _read_info(command: int, number: int, what: str, size: int) -> bytes | None:
+    """What the kernel reports of a program or a BPF link; ``None`` when it is gone."""
+    info = ctypes.create_string_buffer(size)
     try:
-        with _opened(BPF_PROG_GET_FD_BY_ID, program_id, "program") as fd:
-            return parse_program(program_id, _read_info(fd, _INFO.size, "read BPF program"))
+        with _opened(command, number, what) as fd:
+            request = struct.pack("=IIQ", fd, size, ctypes.addressof(info))
+            call_bpf(BPF_OBJ_GET_INFO_BY_FD, request, f"read BPF {what}")
     except KernelError as error:
         if error.errno == errno.ENOENT:
             return None
         raise
-
-
-def _read_info(fd: int, size: int, operation: str) -> bytes:
-    info = ctypes.create_string_buffer(size)
-    call_bpf(BPF_OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, size, ctypes.addressof(info)), operation)
     return info.raw
 
 
@@ -290,13 +286,9 @@ def iter_link_ids() -> Iterator[int]:
 
 
 def read_link(link_id: int) -> BpfLink | None:
-    try:
-        with _opened(BPF_LINK_GET_FD_BY_ID, link_id, "link") as fd:
-            info = _read_info(fd, _LINK_INFO.size, "read BPF link")
-    except KernelError as error:
-        if error.errno == errno.ENOENT:
-            return None
-        raise
+    info = _read_info(BPF_LINK_GET_FD_BY_ID, link_id, "link", _LINK_INFO.size)
+    if info is None:
+        return None
     kind, number, program_id, ifindex, _ = _LINK_INFO.unpack(info)
     return BpfLink(number, kind, program_id, ifindex)
 

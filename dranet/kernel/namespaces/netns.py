@@ -113,17 +113,8 @@ class NetworkNamespace:
 
     def run(self, function: Callable[[], T]) -> T:
         """Call ``function`` in a fresh thread inside the namespace and return what it returns."""
-        fd = self._fd
-
-        def enter_and_call() -> T:
-            _enter(fd)
-            return function()
-
-        outcome: Future[T] = Future()
-        thread = threading.Thread(target=_settle, args=(outcome, enter_and_call), name="netns", daemon=True)
-        thread.start()
-        thread.join()
-        return outcome.result()
+        with self.enter() as visit:
+            return visit.run(function)
 
     @contextmanager
     def enter(self) -> Iterator[Visit]:

@@ -9,6 +9,7 @@ import errno
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -43,6 +44,11 @@ TCA_KIND, TCA_OPTIONS, TCA_STAB, TCA_CHAIN, TCA_INGRESS_BLOCK, TCA_EGRESS_BLOCK 
 TC_H_ROOT, TC_H_INGRESS = 0xFFFFFFFF, 0xFFFFFFF1
 CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 """The two hooks of a clsact qdisc; a qdisc of kind ingress has the first."""
+HOOKS: Mapping[str, tuple[int, ...]] = {
+    "clsact": (CLSACT_INGRESS, CLSACT_EGRESS),
+    "ingress": (CLSACT_INGRESS,),
+}
+"""Qdiscs whose filters may be programs on a traffic hook, and where these hang."""
 CLSACT_HANDLE = 0xFFFF0000
 _LINKLAYER_ETHERNET = 1
 _NS_PER_TICK = 64
@@ -293,18 +299,13 @@ def read_filters(rtnl: NetlinkSocket, ifindex: int) -> tuple[str, ...]:
     tables = (qdisc.item for qdisc in qdiscs if qdisc.has_size_table)
     words += [f"size table of {item.what} {item.kind} {format_handle(item.handle)}" for item in tables]
     classes = (item.handle for item in read_traffic_control(rtnl, ifindex) if item.what == "class")
-    for parent in (*(parent for qdisc in qdiscs for parent in _filter_parents(qdisc.item)), *classes):
+    hooks = (HOOKS.get(qdisc.item.kind, (qdisc.item.handle,)) for qdisc in qdiscs)
+    for parent in chain(*hooks, classes):
         on_hook = parent in (CLSACT_INGRESS, CLSACT_EGRESS)
         for found in read_hook_filters(rtnl, ifindex, parent):
             if not found.is_hash_table and not (on_hook and found.program_name is not None):
                 words.append(f"{found.kind} filter {_filter_handle(found)} on {format_handle(parent)}")
     return tuple(words)
-
-
-def _filter_parents(qdisc: TrafficControl) -> tuple[int, ...]:
-    if qdisc.kind == "clsact":
-        return CLSACT_INGRESS, CLSACT_EGRESS
-    return (CLSACT_INGRESS,) if qdisc.kind == "ingress" else (qdisc.handle,)
 
 
 def _filter_handle(found: Filter) -> str:
