@@ -60,19 +60,13 @@ def _own_ports(seen: HealthObservation) -> tuple[RdmaPort, ...]:
 
 
 def _why_down(port: RdmaPort, seen: HealthObservation) -> str:
-    """Return why the port is down; empty if it works or is switched off."""
-    if port.state == "ACTIVE" or _is_switched_off(port, seen):
+    """Return why the port is down; empty if it works or is off on purpose. A RoCE port follows its link:
+    nothing is known while that is down or out of sight."""
+    is_unknown = port.link_layer == "Ethernet" and seen.has_link and not (seen.link and seen.link.is_up)
+    if port.state == "ACTIVE" or port.phys_state == "Disabled" or is_unknown:
         return ""
     physical = f" ({port.phys_state})" if port.phys_state else ""
     return f"{seen.rdma_device} port {port.number} is {port.state or 'in an unknown state'}{physical}"
-
-
-def _is_switched_off(port: RdmaPort, seen: HealthObservation) -> bool:
-    """Whether the port is off on purpose. A RoCE port follows its link: nothing is known while that is down
-    or out of sight."""
-    if port.phys_state == "Disabled":
-        return True
-    return port.link_layer == "Ethernet" and seen.has_link and (seen.link is None or not seen.link.is_up)
 
 
 def find_unknown(seen: HealthObservation) -> str:
@@ -175,8 +169,6 @@ MOST_DOUBLINGS = 4
 
 
 class Damping(Struct, frozen=True):
-    """How long a fault must persist before it is raised, and be gone before it is cleared."""
-
     raise_seconds: float = 10.0
     """Seconds that a fault must persist before it is raised."""
     clear_seconds: float = 60.0
@@ -383,14 +375,9 @@ class DeviceTracker:
         self._looked_at = 0.0
         self._pcie_problem = ""
         self._last_seen: HealthObservation | None = None
-        self.health = self._build_first_health()
-        """As of the last observation."""
-
-    def _build_first_health(self) -> DeviceHealth:
-        """A remembered fault must not be reported as new."""
-        remembered = [kind for kind, known in self._faults.items() if known.state.raised]
-        is_bad = any(kind.severity is not FaultSeverity.NOTICE for kind in remembered)
-        return DeviceHealth(False if is_bad else None, "not looked at yet")
+        is_bad = any(kind.severity is not FaultSeverity.NOTICE for kind in self._raised())
+        self.health = DeviceHealth(False if is_bad else None, "not looked at yet")
+        """As of the last observation; at first a remembered fault, which must not be reported as new."""
 
     @property
     def memory(self) -> DeviceMemory:

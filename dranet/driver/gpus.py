@@ -342,11 +342,6 @@ def _log_changes(before: ServedGpus, after: ServedGpus, gpus: Sequence[Gpu]) -> 
 ANSWER_SECONDS = 2.0
 """How long a Prepare waits for both answers; without them the last ones count."""
 
-FetchNode = Callable[[], Awaitable[NodeView]]
-"""Raises ClusterError."""
-ReadUsed = Callable[[], Awaitable[Collection[str]]]
-"""Returns names of resources and DRA drivers of which pods have devices. Raises DranetError."""
-
 
 class GpuInquiry:
     """Asks what no watch reports: the Node, for resources of device plugins, and the kubelet, for what pods
@@ -355,7 +350,13 @@ class GpuInquiry:
     One request for the Node also serves ``driver.protected_addresses``.
     """
 
-    def __init__(self, fetch_node: FetchNode, read_used: ReadUsed, servers: Callable[[], GpuServers]) -> None:
+    def __init__(
+        self,
+        fetch_node: Callable[[], Awaitable[NodeView]],
+        read_used: Callable[[], Awaitable[Collection[str]]],
+        servers: Callable[[], GpuServers],
+    ) -> None:
+        """``read_used`` returns the resources and DRA drivers of which pods have devices."""
         self._fetch_node = fetch_node
         self._read_used = read_used
         self._servers = servers

@@ -419,7 +419,8 @@ class HealthMonitor:
         self._memories: dict[str, DeviceMemory] = {}
         """By device that is gone, the latest last."""
         self._written: Mapping[str, DeviceMemory] = {}
-        self._facts: Sequence[DeviceHealthFact] = ()
+        self.facts: Sequence[DeviceHealthFact] = ()
+        """What is known now, even if this instance is not the leader."""
         self._steady = SteadyHealth()
         self._in_pods: frozenset[str] = frozenset()
         """Devices that were moved into one."""
@@ -432,20 +433,15 @@ class HealthMonitor:
     def snapshot(self) -> Sequence[DeviceHealthFact]:
         """Return one fact for each published device, and for each that is gone while a pod has it; nothing
         while another instance is the leader. The kubelet keeps facts for longer than a hand-over takes."""
-        return self._steady.settle(self._facts, self._in_pods, self._clock()) if self._is_leader() else ()
-
-    @property
-    def facts(self) -> Sequence[DeviceHealthFact]:
-        """What is known now, even if this instance is not the leader."""
-        return self._facts
+        return self._steady.settle(self.facts, self._in_pods, self._clock()) if self._is_leader() else ()
 
     @property
     def unhealthy(self) -> frozenset[str]:
-        return frozenset(fact.device for fact in self._facts if fact.healthy is False)
+        return frozenset(fact.device for fact in self.facts if fact.healthy is False)
 
     def get_states(self) -> DeviceStates:
         return DeviceStates(
-            {fact.device: fact.healthy for fact in self._facts},
+            {fact.device: fact.healthy for fact in self.facts},
             {name: tuple(tracker.health.faults) for name, tracker in self._trackers.items()},
             self._observer.pcie_links,
         )
@@ -541,8 +537,8 @@ class HealthMonitor:
         tainted = {name: build_taints(t.health.faults, hardest) for name, t in self._trackers.items()}
         self.taints = {name: taints for name, taints in tainted.items() if taints}
         self._in_pods = frozenset(name for name, holder in holders.items() if holder.mover)
-        if facts != self._facts:
-            self._facts = facts
+        if facts != self.facts:
+            self.facts = facts
             self._count(facts)
             self._on_change()
 

@@ -101,7 +101,6 @@ class ActionLog:
         self._on_action("Normal", f"Reconciled: {action}", f"claim {record.claim}", _WORDS[why])
 
     def note_files(self, kind: str, claim_uid: str) -> None:
-        """Files of a claim that is not prepared were removed."""
         self.metrics.actions.labels(Action.REMOVED, Why.NO_RECORD).inc()
         context = {"claim_uid": claim_uid, "files": kind}
         log.info("%s: %s", Action.REMOVED, _WORDS[Why.NO_RECORD], extra={"context": context})

@@ -225,14 +225,6 @@ MAX_WAITING = 1000
 """Pods. A node has a few hundred at most."""
 
 
-ReadClaims = Callable[[PodRef, frozenset[str]], Awaitable[tuple[AllocationResult, ...]]]
-"""Returns the results of the pod's claims, except those with these names. Raises DranetError."""
-AskKubelet = Callable[[PodRef], Awaitable[PodDevices]]
-"""Raises DranetError."""
-CallLater = Callable[[float, Callable[[str], None], str], object]
-"""Calls back after so many seconds, with this pod."""
-
-
 class AlignmentWatch:
     """Everything but :meth:`run` may be called on any thread."""
 
@@ -242,14 +234,16 @@ class AlignmentWatch:
         store: ClaimStore,
         others: NodeDevices,
         report_again: Callable[[str], None],
-        read_claims: ReadClaims,
-        ask_kubelet: AskKubelet,
-        call_later: CallLater | None = None,
+        read_claims: Callable[[PodRef, frozenset[str]], Awaitable[tuple[AllocationResult, ...]]],
+        ask_kubelet: Callable[[PodRef], Awaitable[PodDevices]],
+        call_later: Callable[[float, Callable[[str], None], str], object] | None = None,
     ) -> None:
         """
         Args:
             report_again: has the statuses of a pod's claims written again, by the pod's UID.
-            call_later: by default that of the event loop.
+            read_claims: the results of a pod's claims, except those with these names; raises DranetError.
+            ask_kubelet: raises DranetError.
+            call_later: calls back after so many seconds, with this pod; by default the event loop's.
         """
         self._gpus = verdicts.gpus
         self._verdicts = verdicts

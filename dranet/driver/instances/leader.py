@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -80,7 +80,7 @@ class Leadership:
         self._on_gone = on_gone
         self._leader_lock = FileLock(state_dir / "duty.lock")
         self._successor = FileLock(state_dir / "successor.lock")
-        self._state = InstanceState.WAITING
+        self.state = InstanceState.WAITING
         self._elders: frozenset[str] = frozenset()
         self._leaving = False
         self._complain_at = 0.0
@@ -90,13 +90,9 @@ class Leadership:
         """Pod UIDs of the other living instances, as last seen."""
 
     @property
-    def state(self) -> InstanceState:
-        return self._state
-
-    @property
     def newcomers(self) -> frozenset[str]:
         """Others that came while we lead, and do not lead yet."""
-        return self.others - self._elders if self._state is InstanceState.LEADER else frozenset()
+        return self.others - self._elders if self.state is InstanceState.LEADER else frozenset()
 
     def join(self) -> None:
         """Become one of the instances, and lead at once if no other does.
@@ -119,13 +115,16 @@ class Leadership:
             lock.close()
         self._instances.leave()
 
-    async def run(self, duties: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, duties: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run ``duties`` while we lead, until cancelled. What they raise ends this."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_folder(), name="instances")
             while True:
-                if self._state is InstanceState.LEADER:
-                    await self._serve(duties)
+                if self.state is InstanceState.LEADER:
+                    async with asyncio.TaskGroup() as leading:
+                        running = leading.create_task(duties(), name="duties")
+                        await self._wait_wanted()
+                        running.cancel()
                 self._let_go()
                 await self._wait_turn()
 
@@ -138,7 +137,7 @@ class Leadership:
         self._leaving = True
         self._instances.announce_leaving()
         reached(Failpoint.HANDOVER_GOODBYE_SENT)
-        if self._state is InstanceState.WAITING:
+        if self.state is InstanceState.WAITING:
             self._successor.release()
         staying = self._find_staying()
         while self.newcomers & staying and time.monotonic() < deadline:
@@ -155,9 +154,9 @@ class Leadership:
 
     def step_aside(self, why: str) -> None:
         """Stop leading, for instance because another instance's records cannot be read."""
-        if self._state is not InstanceState.ASIDE:
+        if self.state is not InstanceState.ASIDE:
             log.warning("stepping aside: %s", why)
-            was_leader = self._state is InstanceState.LEADER
+            was_leader = self.state is InstanceState.LEADER
             self._enter(InstanceState.ASIDE)
             if not was_leader:
                 self._successor.release()
@@ -165,31 +164,25 @@ class Leadership:
 
     def come_back(self) -> None:
         """The reason to step aside is gone: wait to lead again, if there is no other instance."""
-        if self._state is InstanceState.ASIDE and not self._instances.find_others():
+        if self.state is InstanceState.ASIDE and not self._instances.find_others():
             log.info("not aside any more")
             self._enter(InstanceState.WAITING)
 
     # While it leads
-
-    async def _serve(self, duties: Callable[[], Awaitable[None]]) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(_run(duties), name="duties")
-            await self._wait_wanted()
-            running.cancel()
 
     def _let_go(self) -> None:
         self._leader_lock.release()
         reached(Failpoint.HANDOVER_DUTIES_RELEASED)
         for asker in self._instances.find_askers():
             self._instances.withdraw_request(asker)
-        if self._state is InstanceState.LEADER:
+        if self.state is InstanceState.LEADER:
             self._metrics.handovers.labels("given").inc()
             log.info("handed the lead over; answering the kubelet and the runtime until stopped")
             self._enter(InstanceState.RETIRED)
             reached(Failpoint.HANDOVER_LEAD_PASSED)
 
     async def _wait_wanted(self) -> None:
-        while self._state is InstanceState.LEADER:
+        while self.state is InstanceState.LEADER:
             if self.others & self._instances.find_askers():
                 return
             await self._wait_changed(OVERLAP_SECONDS if self.others else None)
@@ -198,7 +191,7 @@ class Leadership:
 
     async def _wait_turn(self) -> None:
         while True:
-            if self._state is InstanceState.WAITING:
+            if self.state is InstanceState.WAITING:
                 await self._wait_changed(WAIT_SECONDS)
             else:  # in no hurry: the lock that was just let go is for the successor
                 await asyncio.sleep(OVERLAP_SECONDS)
@@ -208,7 +201,7 @@ class Leadership:
                 log.info("took the lead")
                 self._enter(InstanceState.LEADER)
                 return
-            if self._state is InstanceState.WAITING and self._is_fit():
+            if self.state is InstanceState.WAITING and self._is_fit():
                 self._ask()
 
     def _ask(self) -> None:
@@ -230,9 +223,9 @@ class Leadership:
 
     def _take(self) -> bool:
         """Take the lead if it is free and we are next; returns whether we lead now."""
-        if self._leaving or self._state is InstanceState.ASIDE:
+        if self._leaving or self.state is InstanceState.ASIDE:
             return False
-        if self._state is InstanceState.RETIRED:
+        if self.state is InstanceState.RETIRED:
             return self._take_again()
         if not (self._successor.try_acquire() and self._leader_lock.try_acquire()):
             return False
@@ -253,7 +246,7 @@ class Leadership:
         return True
 
     def _enter(self, state: InstanceState) -> None:
-        self._state = state
+        self.state = state
         self._complain_at = 0.0
         if state is InstanceState.LEADER:
             self._elders = self.others
@@ -289,10 +282,6 @@ class Leadership:
             self._on_company()
         if before - self.others:
             self._on_gone()
-
-
-async def _run(duties: Callable[[], Awaitable[None]]) -> None:
-    await duties()
 
 
 FLUSH_SECONDS = 2.0

@@ -197,8 +197,10 @@ class Members:
             ) from error
         self._owner.acquire()
         if not self._lock.acquire(time.monotonic() + _JOIN_SECONDS):
+            pid = self._lock.read_holder()
+            holder = f" (pid {pid})" if pid else ""
             raise SettingsError(
-                f"another driver{self._describe_holder()} has the same pod UID, {self._own}",
+                f"another driver{holder} has the same pod UID, {self._own}",
                 hint="set --pod-uid to metadata.uid of the driver's own pod",
             )
         self._withdraw_words(self._own)  # of a dead process: a container that restarts has the same UID
@@ -243,7 +245,7 @@ class Members:
 
     def withdraw_request(self, name: str = "") -> None:
         """Ours, or that of ``name``: it is fulfilled or void. Wakes who asked. Repeatable."""
-        _remove(self._word(name or self._own, _REQUEST))
+        _remove(self._path(name or self._own, _REQUEST))
 
     def announce_leaving(self) -> None:
         """Announce that we leave, so no instance relies on us. Holds until :meth:`leave`."""
@@ -255,21 +257,18 @@ class Members:
 
     def _leave_word(self, word: str) -> None:
         try:
-            files.touch(self._word(self._own, word))
+            files.touch(self._path(self._own, word))
         except OSError as error:
             log.debug("cannot notify the other instances: %s", error)
 
     def _withdraw_words(self, name: str) -> None:
         for word in (_REQUEST, _GOODBYE):
-            _remove(self._word(name, word))
-
-    def _word(self, name: str, word: str) -> Path:
-        return self.folder / f"{name}{word}"
+            _remove(self._path(name, word))
 
     # Living instances
 
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}{_LOCK}"
+    def _path(self, name: str, suffix: str = _LOCK) -> Path:
+        return self.folder / f"{name}{suffix}"
 
     def _list_names(self, suffix: str) -> frozenset[str]:
         """Entries that are not files are ignored."""
@@ -303,10 +302,6 @@ class Members:
                     log.info("removed %s, left behind by a dead instance of the driver", path)
             self._withdraw_words(name)
             _remove(self._path(name))
-
-    def _describe_holder(self) -> str:
-        pid = self._lock.read_holder()
-        return f" (pid {pid})" if pid else ""
 
 
 def _can_take(lock: FileLock, *, shared: bool = False) -> bool:

@@ -41,7 +41,7 @@ from dranet.kernel.netlink.tc import Pauses, get_pauses_request, parse_pauses
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, Link
 from dranet.model.health import CARRIER_LOSSES, PcieLink
-from dranet.model.plan import AttachPlan, LimitRate, LinkState, PreparedClaim, PreparedDevice
+from dranet.model.plan import AttachPlan, LimitRate, PreparedClaim, PreparedDevice
 
 
 class PodDevice(Struct, frozen=True):
@@ -190,15 +190,13 @@ def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStat
         if device.kind is DeviceKind.GPU:
             continue
         holder = moved.get(device.name)
-        host = holder.prepared.plan.host if holder is not None and holder.prepared.plan is not None else None
+        plan = holder.prepared.plan if holder is not None else None
         seen = holder.seen if holder is not None else None
-        link = (
-            seen.link if seen is not None else None if holder is not None else view.links.get(device.ifname)
-        )
+        link = view.links.get(device.ifname) if holder is None else seen.link if seen is not None else None
         yield NodeDevice(
             device,
             link,
-            _host_name(device, host),
+            plan.host.ifname if plan is not None and plan.host is not None else device.ifname,
             seen.counters.get(CARRIER_LOSSES) if seen is not None else None,
             pod_uid=holder.record.pod.uid if holder is not None else "",
             healthy=states.healthy.get(device.name),
@@ -208,21 +206,13 @@ def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStat
         )
 
 
-def _host_name(device: Device, host: LinkState | None) -> str:
-    return host.ifname if host is not None else device.ifname
-
-
 log = logging.getLogger(__name__)
 
 HOST = ""
 """The place of the node itself, instead of a pod's UID."""
 
 Place = str
-"""Where a read may hang: the UID of a pod, :data:`HOST`, or an RDMA device (:func:`ports_of`)."""
-
-
-def ports_of(rdma_device: str) -> Place:
-    return f"rdma/{rdma_device}"
+"""Where a read may hang: the UID of a pod, :data:`HOST`, or ``rdma/`` and the name of an RDMA device."""
 
 
 def describe(place: Place) -> str:
@@ -315,7 +305,7 @@ class CounterReader:
             if into.is_left.is_set():
                 return
             is_here = device.device.rdma_device and not (device.pod_uid and snapshot.is_rdma_exclusive)
-            place = ports_of(device.device.rdma_device)
+            place = f"rdma/{device.device.rdma_device}"
             if is_here and place not in avoid:
                 into.begun.append(place)
                 self._read_ports(self._sysfs_root, device, into)
@@ -327,7 +317,10 @@ class CounterReader:
             self._read_place(visit.uid, visit.devices, into)
             self._read_speeds(visit, fresh, into)
             if visit.has_rdma:
-                self._read_pod_ports(visit, into)
+                with open_sysfs(visit.netns) as root:
+                    for device in visit.devices:
+                        if device.device.rdma_device:
+                            self._read_ports(root, device, into)
             if visit.is_limited:
                 into.limit_drops[visit.uid] = read_limit_drops()
             into.done_pods.add(visit.uid)
@@ -370,12 +363,6 @@ class CounterReader:
             fresh[key] = mbps
             if mbps is not None:
                 into.speeds[name] = mbps
-
-    def _read_pod_ports(self, visit: _Visit, into: Readings) -> None:
-        with open_sysfs(visit.netns) as root:
-            for device in visit.devices:
-                if device.device.rdma_device:
-                    self._read_ports(root, device, into)
 
     def _read_ports(self, root: Path, device: NodeDevice, into: Readings) -> None:
         ports = read_port_counters(root, device.device.rdma_device)

@@ -123,13 +123,13 @@ class Scraper:
 
     async def _read_in_thread(self, snapshot: Snapshot, readings: Readings) -> bytes:
         """Raises TimeoutError: the kernel has not answered, or too many threads are stuck."""
-        self._stuck = [(job, where) for job, where in self._stuck if job.is_alive]
+        self._stuck = [(job, where) for job, where in self._stuck if job.thread.is_alive()]
         avoid = {where.begun[-1] for _, where in self._stuck if where.begun}
         with closing(snapshot):  # closes what the thread has not taken when it is abandoned
             if len(self._stuck) >= MOST_STUCK:
                 raise TimeoutError
             job = _Job(partial(self._read_and_write, snapshot, readings, avoid))
-            job.start()
+            job.thread.start()
             try:
                 text = await job.wait(self._read_seconds)
             except TimeoutError:
@@ -164,17 +164,9 @@ class _Job:
         self._work = work
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[bytes] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, name="scrape", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="scrape", daemon=True)
         self.lag_seconds = 0.0
         """How long the loop took to notice the end."""
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Raises RuntimeError: the thread cannot be started."""
-        self._thread.start()
 
     async def wait(self, seconds: float) -> bytes:
         """Raises TimeoutError: the thread goes on."""
@@ -219,11 +211,7 @@ def set_up_gauges(
     metrics.kubelet.registered.set_function(lambda: bool(kubelet.capabilities.registered))
     metrics.kubelet.health_streams.set_function(lambda: kubelet.capabilities.health_streams)
     metrics.runtime.connected.set_function(lambda: nri.is_ready)
-    _begin_at_zero(metrics)
-
-
-def _begin_at_zero(metrics: Metrics) -> None:
-    """Create series whose increase alerts use: to Prometheus a series that begins at 1 has not risen."""
+    # Alerts use the increase of these series; to Prometheus one that begins at 1 has not risen.
     for ended in (Outcome.SUCCESS, Outcome.FAILED):
         metrics.prepare.prepare_seconds.labels(ended)
     for lease in LeaseOutcome:
@@ -259,7 +247,9 @@ def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot,
     _write_pcie(out, families, [(d.labels, d.node.pcie) for d in shown if d.node.pcie is not None])
     healthy = ((d.labels, int(d.node.healthy)) for d in shown if d.node.healthy is not None)
     out.add(families.device_healthy, healthy)
-    out.add(families.device_fault, _find_faults(shown))
+    faults = ((d, fault) for d in shown for fault in d.node.faults)
+    names = ({"device": d.node.device.name, "fault": fault} for d, fault in faults)
+    out.add(families.device_fault, ((format_labels(name), 1) for name in names))
     _write_ports(out, families, shown, readings)
 
 
@@ -360,12 +350,6 @@ def _known(links: Iterable[tuple[str, PcieLink]], get: Callable[[PcieLink], int]
 
 def _least(ours: float, port: float) -> float:
     return min(ours, port) if port else ours
-
-
-def _find_faults(shown: Iterable[_Shown]) -> Iterator[Sample]:
-    for device in shown:
-        for fault in device.node.faults:
-            yield format_labels({"device": device.node.device.name, "fault": fault}), 1
 
 
 def _write_ports(

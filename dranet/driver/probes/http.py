@@ -98,21 +98,15 @@ def parse_request(data: bytes, caller: Caller) -> Request:
     ]
     hosts = [value for name, value in fields if name == "host"]
     credentials = [value for name, value in fields if name == "authorization"]
+    scheme, _, token = (credentials[0] if len(credentials) == 1 else "").partition(" ")
     return Request(
         method,
         path,
         query,
         host=hosts[0] if len(hosts) == 1 else "",
-        token=_read_token(credentials),
+        token=token.strip() if scheme.lower() == "bearer" else "",
         caller=caller,
     )
-
-
-def _read_token(credentials: list[str]) -> str:
-    if len(credentials) != 1:
-        return ""
-    scheme, _, token = credentials[0].partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def identify(address: Any, tls: ssl.SSLObject | None) -> Caller:
@@ -201,11 +195,9 @@ LONGEST_TOKEN = 12 * 1024
 ANSWER_SECONDS = 3.0
 """Less than a request may take."""
 
-Refusal = Response | None
-
 
 class _Known(Struct, frozen=True):
-    refusal: Refusal
+    refusal: Response | None
     until: float
 
 
@@ -227,7 +219,7 @@ class TokenReviews:
         self._left, self._counted_at = float(BURST), clock()
         self._problem = ""
 
-    async def review(self, token: str, path: str) -> Refusal:
+    async def review(self, token: str, path: str) -> Response | None:
         """Return the refusal; ``None``: go ahead."""
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return unauthorized()
@@ -254,7 +246,7 @@ class TokenReviews:
             log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)
         self._problem = problem
 
-    async def _ask(self, token: str, path: str) -> Refusal:
+    async def _ask(self, token: str, path: str) -> Response | None:
         user = await fetch_user(self._client, token)
         if user is None:
             return unauthorized()
@@ -263,7 +255,7 @@ class TokenReviews:
         words = f"user {user.name} may not get {path}: a ClusterRole with nonResourceURLs gives the right\n"
         return Response("403 Forbidden", words.encode())
 
-    def _remember(self, key: tuple[bytes, str], refusal: Refusal) -> None:
+    def _remember(self, key: tuple[bytes, str], refusal: Response | None) -> None:
         seconds = ALLOWED_SECONDS if refusal is None else REFUSED_SECONDS
         self._known[key] = _Known(refusal, self._clock() + seconds)
         self._known.move_to_end(key)

@@ -25,7 +25,7 @@ from msgspec import Struct
 from dranet import files
 from dranet.cluster.slices import SlicePublisher
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
-from dranet.driver.probes.http import PAGE_PATHS, Access, Request, Response, identify, parse_request
+from dranet.driver.probes.http import PAGE_PATHS, Access, Caller, Request, Response, identify, parse_request
 from dranet.driver.probes.tls import TlsFiles, TlsReaderProtocol, secure
 from dranet.errors import SettingsError
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
@@ -360,7 +360,8 @@ class ProbeServer:
                 secured = writer
                 if self._tls is not None:  # first of all: what the caller sends is for TLS
                     secured = await secure(reader, writer, self._tls.get_context())
-                answer = await self._hear(reader, secured)
+                data = await reader.readuntil(b"\r\n\r\n")
+                answer = await self._answer(parse_request(data, _identify(secured)))
                 self._make_room(writer, len(answer))
                 secured.write(answer)
                 secured.close()
@@ -373,15 +374,10 @@ class ProbeServer:
             self._callers.pop(writer, None)
             writer.transport.abort()
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        data = await reader.readuntil(b"\r\n\r\n")
-        caller = identify(writer.get_extra_info("peername"), writer.get_extra_info("ssl_object"))
-        return await self._answer(parse_request(data, caller))
-
     def _make_room(self, newest: asyncio.StreamWriter, size: int = 0) -> None:
         """Close the oldest connection of the address with the most connections while there are too many. A
         prober sends, reads and leaves at once, so a flood from one address evicts only itself."""
-        self._callers[newest] = _Waiting(_find_address(newest), size)
+        self._callers[newest] = _Waiting(_identify(newest).address, size)
         while len(self._callers) > MAX_CONNECTIONS:
             self._cut_off(self._find_greediest(self._callers, lambda _: 1))
         while sum(waiting.size for waiting in self._callers.values()) > MAX_WAITING_BYTES:
@@ -423,6 +419,6 @@ class ProbeServer:
         return self._metrics.render() if read is None else await read()
 
 
-def _find_address(writer: asyncio.StreamWriter) -> str:
-    """Return the caller's address; empty if it is already gone."""
-    return identify(writer.get_extra_info("peername"), None).address
+def _identify(writer: asyncio.StreamWriter) -> Caller:
+    """Return the caller; its address is empty if it is already gone."""
+    return identify(writer.get_extra_info("peername"), writer.get_extra_info("ssl_object"))

@@ -139,17 +139,22 @@ class TlsFiles:
     def read_findings(self) -> list[Finding]:
         self.get_context()
         if not self.problem and self.validity is not None and self.validity.is_old(time.time()):
-            return [_report_old(self.validity)]
+            end = datetime.fromtimestamp(self.validity.not_after, UTC)
+            return [
+                _warn(
+                    f"the certificate in its file is good until {end:%F %T} UTC",
+                    "then scrapers refuse the port",
+                    "see why the Secret behind --metrics-tls-cert was not renewed; "
+                    "a new one needs no restart",
+                )
+            ]
         if not self.problem:
             return [ok(PORT, "speaks TLS with the certificate that is in its file", CERTIFICATE)]
         return [
-            Finding(
-                PORT,
-                Severity.WARNING,
+            _warn(
                 f"the certificate was not renewed: {self.problem}",
                 "the previous one is used until it expires; then scrapers refuse the port",
                 "fix the Secret behind --metrics-tls-cert and --metrics-tls-key",
-                CERTIFICATE,
             )
         ]
 
@@ -187,16 +192,8 @@ class TlsFiles:
         return tuple(_stamp(file) for file in files if file is not None)
 
 
-def _report_old(validity: Validity) -> Finding:
-    end = datetime.fromtimestamp(validity.not_after, UTC)
-    return Finding(
-        PORT,
-        Severity.WARNING,
-        f"the certificate in its file is good until {end:%F %T} UTC",
-        "then scrapers refuse the port",
-        "see why the Secret behind --metrics-tls-cert was not renewed; a new one needs no restart",
-        CERTIFICATE,
-    )
+def _warn(seen: str, matters: str, fix: str) -> Finding:
+    return Finding(PORT, Severity.WARNING, seen, matters, fix, CERTIFICATE)
 
 
 def open_tls(settings: Settings) -> TlsFiles | None:

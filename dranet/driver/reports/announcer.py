@@ -39,9 +39,6 @@ PREPARED_SECONDS = 1.0
 """How long the status of a prepared claim waits for that of the attached one: both take one request to the
 API server, and none while the pod starts."""
 
-RecordsOfPod = Callable[[str], Sequence[PreparedClaim]]
-"""Returns the claims of a pod by its UID (``ClaimStore.get_by_pod``)."""
-
 
 class Announcer:
     """Reports to users, by the claim's status and Events, what became of their devices."""
@@ -52,12 +49,12 @@ class Announcer:
         node_name: str,
         reporter: Reporter,
         metrics: Metrics,
-        records_of_pod: RecordsOfPod = lambda _: (),
+        records_of_pod: Callable[[str], Sequence[PreparedClaim]] = lambda _: (),
         on_attached: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
-            records_of_pod: used to find out whether a claim is still in its pod.
+            records_of_pod: the claims of a pod by its UID, to find out whether a claim is still in it.
             on_attached: called, on any thread, with the UID of a pod that has its devices.
         """
         self._driver_name = driver_name
@@ -238,7 +235,11 @@ class Announcer:
         lost = [f"{device}: gone, destroyed with the pod or unplugged" for device in report.missing]
         complaints = [*lost, *report.problems]
         if report.devices:
-            self._write_released(report, complaints)
+            statuses = [
+                report_released(self._driver_name, device, _complaints_of(device, report.devices, complaints))
+                for device in report.devices
+            ]
+            self._reporter.set_statuses(report.claim, statuses)
             names = _name_devices(report.devices)
             self._reporter.add_normal("Released", ObjectRef.of_claim(report.claim), names)
         if complaints:
@@ -246,13 +247,6 @@ class Announcer:
             note = f"after claim {report.claim}: {'; '.join(complaints)}"
             log.warning("host state not restored %s", note)
             self._warn(self._node, EventReason.HOST_STATE_NOT_RESTORED, note)
-
-    def _write_released(self, report: ReleaseReport, complaints: Sequence[str]) -> None:
-        statuses = [
-            report_released(self._driver_name, device, _complaints_of(device, report.devices, complaints))
-            for device in report.devices
-        ]
-        self._reporter.set_statuses(report.claim, statuses)
 
     def metadata_failed(self, record: PreparedClaim, error: DranetError) -> None:
         """Report that a file about the devices of a claim could not be brought up to date."""

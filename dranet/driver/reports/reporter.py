@@ -19,8 +19,8 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -108,8 +108,6 @@ class Reporter:
     ) -> None:
         """
         Args:
-            complete: adds to the statuses of a claim what is known when they are written.
-            find_pod: the pod that has the devices of a claim, by the claim's UID.
             recent: also receives every Event, for the status page.
         """
         self._client = client
@@ -124,7 +122,7 @@ class Reporter:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         """By claim UID, the oldest status first."""
         self._events: OrderedDict[EventNote, EventNote] = OrderedDict()
-        """By their content (:func:`_key_of_event`). A repeated Event is counted."""
+        """By their content. A repeated Event is counted."""
         self._events_due = 0.0
         self._event_tries = 0
         self._events_fail = False
@@ -132,9 +130,11 @@ class Reporter:
         self._refused_namespaces: set[str] = set()
         self._news = asyncio.Event()
         """Set, and replaced, when there is something to look at."""
-        for kind in ("status", "event"):
-            metrics.reports.waiting.labels(kind).set_function(partial(self._count_waiting, kind))
-            metrics.reports.oldest.labels(kind).set_function(partial(self._measure_age, kind))
+        waiting, oldest = metrics.reports.waiting, metrics.reports.oldest
+        waiting.labels("status").set_function(lambda: self.get_backlog("status").waiting)
+        waiting.labels("event").set_function(lambda: self.get_backlog("event").waiting)
+        oldest.labels("status").set_function(lambda: self.get_backlog("status").age_seconds)
+        oldest.labels("event").set_function(lambda: self.get_backlog("event").age_seconds)
 
     def set_statuses(
         self, claim: ClaimRef, statuses: Sequence[DeviceStatus], *, rest_seconds: float = 0.0
@@ -184,16 +184,11 @@ class Reporter:
         """Return the backlog of ``status`` or ``event``. For the event loop."""
         if kind == "status":
             now = self._loop.time()
-            return _measure([now - waiting.since for waiting in self._waiting.values()])
-        wall = datetime.now(UTC)
-        firsts = [event.first for event in self._events.values() if event.first is not None]
-        return _measure([(wall - first).total_seconds() for first in firsts])
-
-    def _count_waiting(self, kind: str) -> int:
-        return self.get_backlog(kind).waiting
-
-    def _measure_age(self, kind: str) -> float:
-        return self.get_backlog(kind).age_seconds
+            ages = [now - waiting.since for waiting in self._waiting.values()]
+        else:
+            wall = datetime.now(UTC)
+            ages = [(wall - event.first).total_seconds() for event in self._events.values() if event.first]
+        return Backlog(len(ages), max([0.0, *ages]))
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -227,16 +222,13 @@ class Reporter:
 
     async def _write_statuses(self) -> None:
         while True:
-            waiting = self._find_due()
+            now = self._loop.time()
+            waiting = next((w for w in self._waiting.values() if not w.in_hand and w.at <= now), None)
             if waiting is None:
                 free = [other.at for other in self._waiting.values() if not other.in_hand]
                 await self._wait_news(min(free, default=None))
             else:
                 await self._write_one(waiting)
-
-    def _find_due(self) -> _Waiting | None:
-        now = self._loop.time()
-        return next((w for w in self._waiting.values() if not w.in_hand and w.at <= now), None)
 
     async def _write_one(self, waiting: _Waiting) -> None:
         statuses = waiting.statuses
@@ -326,7 +318,7 @@ class Reporter:
     # --- Events -----------------------------------------------------------------------------------------
 
     def _enqueue_event(self, event: EventNote, now: datetime) -> None:
-        key = _key_of_event(event)
+        key = replace(event, count=1, first=None, last=None)
         earlier = self._events.get(key, replace(key, count=0, first=event.first or now))
         count = earlier.count + event.count
         self._events[key] = replace(earlier, count=count, last=now)
@@ -368,27 +360,14 @@ class Reporter:
         else:
             self._events_fail = False
         self._event_tries = 0
-        self._take_off(key, event)
+        newest = self._events.pop(key, event)
+        if newest.count > event.count:  # more of them came while this one was written
+            self._events[key] = replace(newest, count=newest.count - event.count, first=event.last)
         return True
 
     async def write_event(self, event: EventNote) -> None:
         """Write one Event now; raises like :meth:`write_statuses`."""
         await self._recorder.record(event)
-
-    def _take_off(self, key: EventNote, event: EventNote) -> None:
-        """Keep what was counted since ``event`` was taken."""
-        newest = self._events.pop(key, event)
-        if newest.count > event.count:
-            self._events[key] = replace(newest, count=newest.count - event.count, first=event.last)
-
-
-def _measure(ages: Sequence[float]) -> Backlog:
-    return Backlog(len(ages), max(0.0, max(ages, default=0.0)))
-
-
-def _key_of_event(event: EventNote) -> EventNote:
-    """Return the same value for Events with the same content."""
-    return replace(event, count=1, first=None, last=None)
 
 
 class _Misalignment(NamedTuple):
@@ -488,16 +467,14 @@ class RecentEvents:
         """The same as the last one counts up."""
         text = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
         new = (kind, reason, about, text)
-        try:
+        count = 1
+        with suppress(IndexError):
             last = self._kept.pop()
-        except IndexError:
-            self._kept.append(RecentEvent(time.time(), *new))
-            return
-        if (last.kind, last.reason, last.about, last.text) == new:
-            self._kept.append(RecentEvent(time.time(), *new, count=last.count + 1))
-        else:
-            self._kept.append(last)
-            self._kept.append(RecentEvent(time.time(), *new))
+            if (last.kind, last.reason, last.about, last.text) == new:
+                count += last.count
+            else:
+                self._kept.append(last)
+        self._kept.append(RecentEvent(time.time(), *new, count=count))
 
     def add_event(self, event: EventNote) -> None:
         self.add(event.type, event.reason, _name(event.regarding), event.note)

@@ -117,18 +117,20 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
     if not shown:
         words = "No device of this node has a place in the hardware, and none is offered."
         return join([element("p", words, class_="empty"), _software(hidden)])
+    important_first = sorted(shown, key=lambda one: not (one.published or one.device.name in holders))
     names, reader = name_hardware(look), DeviceSummarizer(look.facts)
     rows = [
         _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders)
-        for decision in _important_first(shown, holders)[:MOST_DEVICES]
+        for decision in important_first[:MOST_DEVICES]
     ]
     devices = table(f"{summarize(shown, shows_all=True)}.", _DEVICES_HEADER, rows)
-    return join([devices, _note_more(len(shown) - MOST_DEVICES, "devices"), _software(hidden)])
+    return join(
+        [devices, _left_out(len(shown) - MOST_DEVICES, "more: dranet devices lists them"), _software(hidden)]
+    )
 
 
-def _note_more(count: int, command: str) -> Html:
-    words = f"and {count} more: dranet {command} lists them"
-    return element("p", words, class_="empty") if count > 0 else EMPTY
+def _left_out(count: int, where: str) -> Html:
+    return element("p", f"and {count} {where}", class_="empty") if count > 0 else EMPTY
 
 
 def _software(count: int) -> Html:
@@ -138,11 +140,6 @@ def _software(count: int) -> Html:
     return element(
         "p", f"{words} not offered and not shown: dranet devices --all lists them.", class_="empty"
     )
-
-
-def _important_first(shown: Sequence[Decision], holders: Mapping[str, Sequence[str]]) -> list[Decision]:
-    """Sort offered devices and those in pods first, otherwise in the order of the view."""
-    return sorted(shown, key=lambda decision: not (decision.published or decision.device.name in holders))
 
 
 def _device_row(
@@ -166,15 +163,16 @@ def _device_row(
     )
 
 
+def _word(good: bool, yes: str, no: str) -> Html:
+    return element("span", yes if good else no, class_="good" if good else "bad")
+
+
 def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Html:
     """Show the link's state on the node, and the device's health."""
     link = "in a pod" if is_held and not state else state
     if health is None or (health.healthy is None and not health.message):
         return join([link])
-    state = "health unknown"
-    if health.healthy is not None:
-        words = "healthy" if health.healthy else "unhealthy"
-        state = element("span", words, class_="good" if health.healthy else "bad")
+    state = "health unknown" if health.healthy is None else _word(health.healthy, "healthy", "unhealthy")
     message = element("small", health.message) if health.message else EMPTY
     return join([link, " · " if link else "", state, message])
 
@@ -198,7 +196,7 @@ def show_claims(content: Content) -> Html:
     ordered = sorted(content.claims, key=lambda seen: (str(seen.record.pod), str(seen.record.claim)))
     rows = [_claim_row(seen, content) for seen in ordered[:MOST_CLAIMS]]
     claims = table("What is prepared for pods on this node", _CLAIMS_HEADER, rows)
-    left = _note_more(len(ordered) - MOST_CLAIMS, "claims")
+    left = _left_out(len(ordered) - MOST_CLAIMS, "more: dranet claims lists them")
     return join([claims, left, _unreadable(content.unreadable_claims)])
 
 
@@ -421,10 +419,6 @@ def _readiness(content: Content) -> Html:
     return table("Parts of the driver; all must be ready", ("Part", "State", "Detail"), rows)
 
 
-def _word(good: bool, yes: str, no: str) -> Html:
-    return element("span", yes if good else no, class_="good" if good else "bad")
-
-
 def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]]) -> Html:
     faults = {name: health.message for name, health in content.health.items() if health.healthy is False}
     marks = {
@@ -469,10 +463,6 @@ def _recent_events(events: Sequence[RecentEvent], now: float) -> Html:
         "The newest first; kept in memory since the driver started", ("When", "What", "About", "Words"), rows
     )
     return join([shown, _left_out(len(events) - MOST_EVENTS, "older ones: kubectl get events -A")])
-
-
-def _left_out(count: int, where: str) -> Html:
-    return element("p", f"and {count} {where}", class_="empty") if count > 0 else EMPTY
 
 
 _CLASS = {Severity.OK: "good", Severity.NOTE: "", Severity.WARNING: "bad", Severity.PROBLEM: "bad"}
