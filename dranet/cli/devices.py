@@ -243,7 +243,6 @@ def telling(shows: Callable[[Decision], bool]) -> Show:
 
 
 def follow(eye: Eye, show: Show) -> None:
-    """Look and show, again and again, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_follow(eye, show))
 

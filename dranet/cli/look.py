@@ -74,7 +74,6 @@ def make_scanner(settings: Settings) -> NodeScanner:
 
 
 def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None:
-    """Print what could not be read to standard error, each thing once."""
     sys.stdout.flush()
     for warning in dict.fromkeys(warnings):
         if warning not in already:

@@ -1,13 +1,9 @@
 """The driver as a whole: its services (``assembly``) started in order, drained and stopped within their time.
 
-Start: store, first scan, runtime, kubelet, publish, ready. Stop: not ready, refuse Prepare, wait for pods
-that are prepared but not yet running, then kubelet, runtime, reports, store. Slices stay published: a quick
-restart keeps them, and the kubelet wipes them after 30 s if we do not come back.
-
-Two instances may overlap on a node (``driver.instances``): both answer the kubelet and the runtime, and one
-of them leads. The one that leaves refuses no call: it waits until the other is ready, and serves what still
-comes.
-"""
+Stop: not ready, refuse Prepare, wait for pods that are prepared but not yet running, then kubelet, runtime,
+reports, store. Slices stay published: a quick restart keeps them, and the kubelet wipes them after 30 s if we
+do not come back. Two instances may overlap on a node (``driver.instances``): both answer the kubelet and the
+runtime, and one of them leads. The one that leaves waits until the other is ready, and refuses no call."""
 
 from __future__ import annotations
 

@@ -1,16 +1,12 @@
 """Attach prepared claims to their pod and return the devices to the host: store and kernel change together.
 
-Every walk that moves a device (hook, release, reconcile) comes through here:
-
 * attach: commit *where* (sandbox, namespace) -> kernel steps -> verify -> open the start gate
 * release: close the gate -> kernel restores the host -> commit *nowhere*
 
 A kill between any two of these leaves a state that the next reconcile adopts, finishes or undoes, because
-both kernel calls are idempotent. Neither waits for a disk that refuses: where a device is can be found out
-again, and the plan was on the disk before the kubelet was answered. Never called from the event loop itself.
-
-The lock reaches across two instances of the driver, and under it the store is read afresh.
-"""
+both kernel calls are idempotent. Neither waits for a disk that refuses: the plan was on the disk before the
+kubelet was answered. Never called from the event loop itself. The lock reaches across two instances of the
+driver, and under it the store is read afresh."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """What the containers of a claim find: its CDI spec, the files that it mounts, and what programs get.
 
-The last is decided when a container is created, because only then its environment and the GPUs of device
-plugins are known. It takes no API server and no waiting: two small files. A failure fails the container,
-which the kubelet retries; otherwise it would silently run with less than was requested.
-"""
+The last is decided when a container is created: only then its environment and the GPUs of device plugins are
+known. A failure fails the container, which would otherwise silently run with less than was requested."""
 
 from __future__ import annotations
 

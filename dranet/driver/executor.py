@@ -1,10 +1,7 @@
-"""Threads for blocking work, each with a note of what it does.
+"""Threads for blocking work, each with a note of what it does, for which the end of the process waits.
 
-:class:`DriverExecutor` has a few threads for the kernel and the disk, and others for name look-ups: a name
-server that does not answer holds a look-up for minutes, and must leave threads for scans and claims.
-:func:`run_with_deadline` is for hooks: a system call that hangs in a driver cannot be cancelled, so the hook
-answers without the result, and the thread goes on. The notes name what the end of the process waits for.
-"""
+A name server that does not answer holds a look-up for minutes, and must leave threads for scans and claims. A
+system call that hangs in a driver cannot be cancelled, so a hook answers without the result."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
 """The runtime's hooks (``runtime.nri.RuntimeHooks``), and the pod sandboxes that they have reported.
 
-Pod sandbox runs -> attach; stops -> release; container created -> its devices.
-
 Called on the NRI thread, one at a time, with every other pod of the node waiting behind. So: memory and the
-kernel only, no API server, no slow disk. A hook answers in time, because a late or missing answer lets the
-pod start without its NIC; what is not done by then goes on behind the answer. A pod sandbox may run before
-all of its devices are in it: its containers may not, and are refused, or wait for the start gate, until they
-are (decision 023).
-
-During an update two instances of the driver are connected, and the runtime calls each of them for each event,
-one after the other. The second one finds the work done, and has nothing to report and nothing to add.
-"""
+kernel only, no API server, no slow disk. A late or missing answer lets the pod start without its NIC, so what
+is not done in time goes on behind the answer, and the pod's containers are refused, or wait for the start
+gate, until all devices are there (decision 023). During an update the runtime calls two instances of the
+driver, one after the other; the second one finds the work done, and has nothing to report and nothing to
+add."""
 
 from __future__ import annotations
 
@@ -104,7 +99,6 @@ class RuntimeView:
         """How long the runtime waits for a plugin."""
 
     def replace(self, pods: Iterable[PodSandbox]) -> None:
-        """The runtime has these and no others."""
         with self._lock:
             self._pods = {pod.id: _strip(pod) for pod in pods}
 

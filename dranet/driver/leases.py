@@ -1,13 +1,9 @@
 """DHCP leases of claims: taken at Prepare, renewed while the pod runs, released after the devices are back.
 
-The lease is in the claim's record, so a restart finds it and goes on. A renewal asks in the pod's namespace,
-where the address is, or on the host while no pod has the link. An address whose lease has ended, or that its
-server has revoked, leaves the pod's link, and is recorded with no time left, so neither a hook nor a restart
-puts it back.
-
-Lease times are unix time, because that survives a restart; from then on they are measured on the monotonic
-clock. Whether an address is still there is read from the kernel.
-"""
+A renewal asks in the pod's namespace, where the address is, or on the host while no pod has the link. An
+address whose lease has ended, or that its server has revoked, leaves the pod's link, and is recorded with no
+time left, so neither a hook nor a restart puts it back. Lease times are unix time, because that survives a
+restart; from then on they are measured on the monotonic clock."""
 
 from __future__ import annotations
 
@@ -168,7 +164,6 @@ class Clock:
         return secrets.SystemRandom().random()
 
     async def wait(self, news: asyncio.Event, seconds: float) -> None:
-        """Wait for news, at most this long."""
         try:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await news.wait()
@@ -267,7 +262,6 @@ class Leases:
         self._news.set()
 
     def forgotten(self, claim_uid: str) -> None:
-        """The record of a claim is not in the store any more."""
         self._released.discard(claim_uid)
         self._news.set()
 
@@ -309,12 +303,9 @@ class Leases:
         age = self._clock.unix() - lease.obtained_at
         if age < 0:  # the clock was set back: its age is unknown, so it is time to ask
             age = lease.renew_seconds
-        return _Watch(lease, own.record.sandbox_id, now - age, now - age + self._renewal_age(lease))
-
-    def _renewal_age(self, lease: DhcpLease) -> float:
-        if lease.lease_seconds == FOR_EVER:
-            return math.inf
-        return lease.renew_seconds * (1 - JITTER * self._clock.jitter())
+        is_forever = lease.lease_seconds == FOR_EVER
+        renewal_age = math.inf if is_forever else lease.renew_seconds * (1 - JITTER * self._clock.jitter())
+        return _Watch(lease, own.record.sandbox_id, now - age, now - age + renewal_age)
 
     async def _renew(self, own: HeldLease, watch: _Watch) -> None:
         age = self._clock.steady() - watch.began

@@ -1,12 +1,8 @@
-"""Files that describe their devices to containers: written at Prepare, completed once the pod has them
-(KEP-5304).
+"""Files that describe their devices to containers: written at Prepare, completed in the pod (KEP-5304).
 
 A file that cannot be written at Prepare fails the claim, because a mount would lack its source. Later a
-failure is a warning and an Event: the earlier file and the pod's NIC remain.
-
-A claim with admin access gets attributes and counters, and no device moves for it. Whether another pod has
-the device in its namespace changes during the claim's life, so it is checked after every attach and release.
-"""
+failure is a warning and an Event: the earlier file remains. No device moves for a claim with admin access;
+whether another pod has it in its namespace is checked after every attach and release."""
 
 from __future__ import annotations
 
@@ -218,7 +214,6 @@ class DeviceMetadata:
         return complete
 
     def released(self, claim_uid: str) -> None:
-        """Note that the claim's devices were returned to the node."""
         self._in_pods.pop(claim_uid, None)
         self.devices_moved()
 
@@ -233,7 +228,6 @@ class DeviceMetadata:
                 self._update(record)
 
     def _update(self, record: PreparedClaim) -> bool:
-        """Write the files, and return whether one changed."""
         is_news = False
         for wanted in record.metadata:
             try:

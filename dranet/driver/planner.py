@@ -418,7 +418,6 @@ class Planner:
 
 
 def _is_share(held: PreparedDevice) -> bool:
-    """Whether it is a share of a device that stays on the node."""
     return held.share_id is not None and held.plan is not None and held.plan.is_on_top
 
 

@@ -1,10 +1,9 @@
 """Devices in pods: the namespaces that have them, their RDMA device nodes and GIDs.
 
-Some runtimes remove a namespace before they report the pod's end (CRI-O), and links that exist only in it
-would end with it. An open descriptor keeps it alive until its devices are back. ``uverbsN``, ``umadN`` and
-``issmN`` get the lowest free number each time their device appears: when it moves to another namespace, or
-when its driver recovers. So the nodes are read again after an attach and for each container.
-"""
+Some runtimes remove a namespace before they report the pod's end (CRI-O); an open descriptor keeps it, and
+links that exist only in it, alive until its devices are back. ``uverbsN``, ``umadN`` and ``issmN`` get the
+lowest free number each time their device appears, at a move or when its driver recovers. So the nodes are
+read again after an attach and for each container."""
 
 from __future__ import annotations
 

@@ -2,15 +2,12 @@
 
 Prepare: fetch -> decode -> lease -> read link state -> plan -> store -> CDI -> answer. Slow work belongs
 here, so that the runtime's hook only replays a plan. DHCP servers are asked before the node's devices are
-locked, and an unused lease is released if the claim is not prepared after all. The record is committed
-before the kubelet hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
+locked, and an unused lease is released. The record is committed before the kubelet hears "prepared". A
+claim's error goes into that claim's answer and never fails the batch.
 
 Unprepare goes in reverse: devices -> leases -> files -> record. Each step may be repeated: the kubelet calls
-again until it hears of no error. The kernel's part of it is ``driver.attachments``.
-
-During an update two instances of the driver may be asked to prepare one claim. The second one waits for the
-first, finds its record, and gives the same answer.
-"""
+again until it hears of no error. If two instances are asked to prepare one claim, the second waits for the
+first, finds its record, and gives the same answer."""
 
 from __future__ import annotations
 

@@ -78,7 +78,6 @@ class StartGate:
         _put_link(self._notes, claim_uid, netns_path)
 
     def open(self, claim_uid: str, netns_path: str) -> None:
-        """Let the claim's containers start in the sandbox with this network namespace."""
         _put_link(self._folder, claim_uid, netns_path)
 
     def open_again(self, claim_uid: str) -> None:
@@ -173,7 +172,6 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def may_be_shared(claim: PreparedClaim) -> bool:
-    """Whether other pods than the one that it is prepared for may name the claim."""
     return not claim.pod_claim_name
 
 

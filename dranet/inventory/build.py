@@ -1,17 +1,13 @@
 """Facts -> devices: which PCI functions, links, RDMA devices and GPUs make one device each.
 
-``offer`` decides whether a device is offered; here even the loopback is a device, so that ``dranet devices
---all`` can show why it is excluded.
+``offer`` decides whether a device is offered; here even the loopback is one, so that ``dranet devices
+--all`` can show why it is excluded. A device that a pod has is out of the scan's sight: its link is in
+another namespace while its PCI function (and, in shared RDMA mode, its RDMA device) is still here, and by
+such half facts it could be given away twice. So its recorded self is used, even when its function is gone.
 
-- A device that a pod has is out of the scan's sight: its link is in another namespace while its PCI function
-  (and, in shared RDMA mode, its RDMA device) is still here, and by such half facts it could be given away
-  twice. So its recorded self is used, and none of its facts, even when its function is gone.
-- One PCI function is one device, as in DraNet, because it is what a claim names and has the RDMA device.
-  Where it carries several links (ConnectX-3, cxgb4), the first one stands for it and the others stay on the
-  node; representors and sub-functions never stand for it.
-- With RoCE LAG there is one RDMA device (``mlx5_bond_0``) for the functions whose links are the ports of one
-  bond. It belongs to the bond, although it sits on the first of the functions.
-"""
+One PCI function is one device, as in DraNet. Where it carries several links (ConnectX-3, cxgb4), the first
+one stands for it and the others stay on the node; representors and sub-functions never do. With RoCE LAG the
+one RDMA device (``mlx5_bond_0``) belongs to the bond, although it sits on the first of the functions."""
 
 from __future__ import annotations
 

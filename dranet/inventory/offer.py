@@ -2,12 +2,9 @@
 
 Never offered are the links that the node needs, and everything that depends on them (``topology``); parts of
 the node's network (bridges, tunnels, other pods' veths); ports of a bond or bridge; software links, unless
-their kind is known to be harmless. What is left gets the operator's own attributes and passes through the
-operator's filter, which also sees them. A device that a pod holds keeps its place and its attributes.
-
-A GPU that two programs offer may be given to two pods. So if another one (a vendor's DRA driver, a device
-plugin) serves one GPU of a vendor, all of that vendor are left to it: it has a reason for what it leaves out.
-"""
+their kind is known to be harmless. What is left gets the operator's own attributes, and then passes through
+the operator's filter. If another program (a vendor's DRA driver, a device plugin) serves one GPU of a vendor,
+all of that vendor are left to it: a GPU that two offer may be given to two pods."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The operator's own attributes: what the rules of a file add to each device.
 
-A value that the API server would refuse takes the whole slice with it, and a value that was cut is another
-one; so both are refused at once. Rules see a device as the kernel describes it, never what another rule
-added: their order matters only when two set the same name, and the later one wins. A rule that fails on a
-device adds a warning and no attribute: a missing attribute makes a claim find less, never more.
-"""
+A value that the API server would refuse takes the whole slice with it, so it is refused at once, and never
+cut. Rules see a device as the kernel describes it, not what another rule added; of two that set the same name
+the later one wins. One that fails adds a warning and no attribute: a claim then finds less, never more."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Devices as ResourceSlices have them: names, attributes, pages within the limits of the Kubernetes API.
 
-The API server refuses a slice whole: one odd value would hide every device of the node. So a value or device
-that cannot be published is left out with a line in the log, and of too many attributes some are chosen
-(:func:`fit_attributes`). The order of devices is kept: it is the order of preference. Where the pages fall
-depends on the devices and the policy alone, so that nothing is rewritten while nothing changes.
+The API server refuses a slice whole: one odd value would hide every device of the node. So a value or
+device that cannot be published is left out with a line in the log. The order of devices is kept: it is the
+order of preference. Where the pages fall depends on the devices and the policy alone, so that nothing is
+rewritten while nothing changes.
 
 Names follow DraNet's rules. Those of PCI functions survive renames, moves between namespaces and reboots; a
-name made from an interface name changes with it. The catalogue of attributes is ``dranet.model.attributes``.
-"""
+name made from an interface name changes with it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Pods and containers in NRI messages, and the CDI spec files that add devices to containers.
 
-One CDI file per claim, written atomically, so that claims cannot touch each other and a sweep needs no index.
-Format: SPEC.md of the Container Device Interface (CNCF), whose names and versions are used here. The runtime
-refuses a file with an unknown field, a malformed name or a device without edits, and then every container
-that names its devices; so names are checked here.
-"""
+One CDI file per claim, so that claims cannot touch each other and a sweep needs no index. The runtime refuses
+a file with an unknown field, a malformed name or a device without edits (SPEC.md of the Container Device
+Interface), and then every container that names its devices; so names are checked here."""
 
 from __future__ import annotations
 

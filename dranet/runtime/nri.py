@@ -1,10 +1,8 @@
 """The NRI plugin: one operating-system thread that stays connected to the container runtime.
 
-It connects to the runtime's socket by path (the runtime makes a new one at each start), registers, runs
-the hooks and, when the connection is lost, starts again. The runtime sends one request at a time and waits
-two seconds for the answer, with every other pod of the node behind it. So hooks run inline, on a thread of
-their own that nothing else in the driver makes late: a late answer lets the pod start without its NIC.
-"""
+The runtime makes a new socket at each start, sends one request at a time and waits two seconds for the
+answer, with every other pod of the node behind it. So hooks run inline, on a thread of their own that nothing
+else in the driver makes late: a late answer lets the pod start without its NIC."""
 
 from __future__ import annotations
 

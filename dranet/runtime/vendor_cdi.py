@@ -1,11 +1,9 @@
 """CDI specs of GPU vendors: which of their devices is a given GPU.
 
 A vendor's CDI device brings what the device nodes alone do not: the driver's libraries, hooks, firmware. Its
-tools (``nvidia-ctk cdi generate``, ``amd-ctk``, Intel's generator, and drivers by themselves) write files
-like ours (``containers``) into the folders in which the runtime looks. The device is recognised by its
-nodes, never by its place in a list: numbers may run otherwise than the kernel's. A file that is odd, huge or
-nested without end is passed over, and a name that it has twice, which the runtime itself refuses.
-"""
+tools (``nvidia-ctk cdi generate``, ``amd-ctk``, Intel's generator, and drivers by themselves) write the
+files. The device is recognised by its nodes, never by its place in a list: numbers may run otherwise than the
+kernel's. A file that is odd, huge or nested without end is passed over, and a name that it has twice."""
 
 from __future__ import annotations
 

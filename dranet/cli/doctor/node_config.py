@@ -1,9 +1,7 @@
 """The configuration files of containerd and CRI-O (NRI and CDI) and of the kubelet, for ``dranet doctor``.
 
-They have what was written there, not what the running process uses: that is shown by what it calls. Defaults
-differ between versions and are not guessed. The kubelet's file is in many places; its states
-(``cpu_manager_state`` ...) are always in its root folder and name the active policies.
-"""
+They need not be what the running process uses. Defaults differ between versions and are not guessed. The
+kubelet's state files are always in its root folder and name the active policies."""
 
 from __future__ import annotations
 
