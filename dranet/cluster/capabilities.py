@@ -44,11 +44,6 @@ class FieldSupport(Struct, frozen=True):
     support: Support
 
     @property
-    def gate(self) -> str:
-        """The feature gate to name to people."""
-        return self.feature.gate
-
-    @property
     def is_usable(self) -> bool:
         """Whether to send it: also where only a write can show it."""
         return self.support in (Support.KEPT, Support.UNKNOWN)
@@ -186,12 +181,9 @@ class CapabilityFollower:
         self._retry = retry or Backoff(5.0, 300.0)
         self._wanted = asyncio.Event()
         self._known = asyncio.Event()
-        self._answer: ApiCapabilities | None = None
+        self.features: ApiCapabilities | None = None
+        """``None`` before the server has answered."""
         self._contradicted = False
-
-    @property
-    def features(self) -> ApiCapabilities | None:
-        return self._answer
 
     def doubt(self) -> None:
         """The server may be another one now: ask, in a while."""
@@ -200,7 +192,7 @@ class CapabilityFollower:
     def note_lost(self, features: Collection[Feature], support: Support) -> None:
         """A real write showed what becomes of these fields. Where a dry run had another result there are
         several servers that differ, as while they are upgraded, so it is asked again later."""
-        self._answer = (self._answer or ApiCapabilities()).but(support, features)
+        self.features = (self.features or ApiCapabilities()).but(support, features)
         self._contradicted = True
         self._wanted.set()
         self._on_news()
@@ -235,13 +227,13 @@ class CapabilityFollower:
 
     def _take(self, answer: ApiCapabilities) -> None:
         self._retry.reset()
-        if self._contradicted and self._answer is not None:
-            answer = answer.or_else(self._answer)
-        changed = answer != self._answer
+        if self._contradicted and self.features is not None:
+            answer = answer.or_else(self.features)
+        changed = answer != self.features
         if changed and not self._contradicted:
             self._again.reset()
         self._contradicted = False
-        self._answer = answer
+        self.features = answer
         self._known.set()
         if changed:
             self._on_news()

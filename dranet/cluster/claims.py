@@ -12,13 +12,22 @@ import hashlib
 import ipaddress
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.messages import check_stored, get_field, get_items, get_object, get_text, get_texts
+from dranet.cluster.messages import (
+    check_stored,
+    format_time,
+    get_field,
+    get_items,
+    get_object,
+    get_text,
+    get_texts,
+    utc_now,
+)
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig, PodRef
 from dranet.model.status import Condition, DeviceStatus
@@ -38,10 +47,6 @@ OnWritten = Callable[[Claim, Sequence[JsonObject], Sequence[JsonObject]], None]
 they were the same, so that there was nothing to write."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 async def fetch_claim(client: ApiClient, ref: ClaimRef) -> Claim:
     """The claim as the API server has it now, allocated.
 
@@ -51,13 +56,9 @@ async def fetch_claim(client: ApiClient, ref: ClaimRef) -> Claim:
         ClusterError: no answer, or a refusal.
         ProtocolError: the claim is not what the API promises.
     """
-    try:
-        body = await _get(client, ref)
-    except ClusterError as error:
-        if error.reason is not Reason.API_NOT_FOUND:
-            raise
-        message = f"claim {ref} does not exist"
-        raise ClaimError(message, reason=Reason.CLAIM_NOT_FOUND) from error
+    body = await _get_if_there(client, paths.resource_claim(ref.namespace, ref.name))
+    if body is None:
+        raise ClaimError(f"claim {ref} does not exist", reason=Reason.CLAIM_NOT_FOUND)
     claim = parse_claim(body)
     if claim.ref.uid != ref.uid:
         raise ClaimError(
@@ -76,22 +77,18 @@ def parse_claim(body: JsonObject) -> Claim:
         ProtocolError: a field that we read has another shape than ``resource.k8s.io/v1`` gives it.
     """
     metadata = get_object(body, "metadata")
-    ref = ClaimRef(
-        namespace=get_text(metadata, "namespace"),
-        name=get_text(metadata, "name"),
-        uid=get_text(metadata, "uid"),
-    )
+    annotations = get_object(metadata, "annotations")
     spec_devices = get_object(get_object(body, "spec"), "devices")
     status = get_object(body, "status")
     allocation = get_field(status, "allocation", dict)
     devices = get_object(allocation or {}, "devices")
     return Claim(
-        ref=ref,
+        ref=ClaimRef(*(get_text(metadata, key) for key in ("namespace", "name", "uid"))),
         allocated=allocation is not None,
         results=tuple(_parse_result(item) for item in get_items(devices, "results")),
         configs=tuple(_parse_config(item) for item in get_items(devices, "config") if "opaque" in item),
         reserved_for=tuple(_parse_consumer(item) for item in get_items(status, "reservedFor")),
-        annotations=_parse_annotations(metadata),
+        annotations={key: get_text(annotations, key) for key in annotations},
         request_classes=dict(
             named for item in get_items(spec_devices, "requests") for named in _parse_request(item)
         ),
@@ -121,7 +118,7 @@ async def apply_device_statuses(
     complete: Complete = lambda _, statuses, __: statuses,
     on_dropped: Callable[[], None] = lambda: None,
     on_written: OnWritten = lambda *_: None,
-    now: Callable[[], datetime] = _utc_now,
+    now: Callable[[], datetime] = utc_now,
 ) -> bool:
     """Report all our devices of a claim in one apply: entries of this ``field_manager`` that are left out
     are removed. Nothing is written when the claim has them already. ``on_dropped`` is called when the server
@@ -218,23 +215,13 @@ async def _get_if_held(
     client: ApiClient, claim: ClaimRef, statuses: Sequence[DeviceStatus]
 ) -> JsonObject | None:
     """The claim, if it is still this one and all these devices are allocated to it."""
-    try:
-        body = await _get(client, claim)
-    except ClusterError as error:
-        if error.reason is Reason.API_NOT_FOUND:
-            return None
-        raise
-    if get_text(get_object(body, "metadata"), "uid") != claim.uid:
+    body = await _get_if_there(client, paths.resource_claim(claim.namespace, claim.name))
+    if body is None or get_text(get_object(body, "metadata"), "uid") != claim.uid:
         return None
     allocation = get_object(get_object(body, "status"), "allocation")
     allocated = {key_of(result) for result in get_items(get_object(allocation, "devices"), "results")}
     reported = {(status.driver, status.pool, status.device, status.share_id or "") for status in statuses}
     return body if reported <= allocated else None
-
-
-async def _get(client: ApiClient, claim: ClaimRef) -> JsonObject:
-    path = paths.resource_claim(claim.namespace, claim.name)
-    return check_stored(await client.get(path), f"a GET of {path}")
 
 
 def _parse_request(item: JsonObject) -> Iterator[tuple[str, str]]:
@@ -280,26 +267,16 @@ def _parse_consumer(item: JsonObject) -> Consumer:
     )
 
 
-def _parse_annotations(metadata: JsonObject) -> dict[str, str]:
-    annotations = get_object(metadata, "annotations")
-    return {key: get_text(annotations, key) for key in annotations}
-
-
 def _parse_node_name(selector: JsonObject) -> str:
     """Read the one form that the scheduler gives to an allocation of node-local devices; empty for others."""
     terms = get_items(selector, "nodeSelectorTerms")
     if len(terms) != 1 or get_items(terms[0], "matchExpressions"):
         return ""
     fields = get_items(terms[0], "matchFields")
-    values = get_texts(fields[0], "values") if len(fields) == 1 else ()
-    is_name = len(values) == 1 and (fields[0].get("key"), fields[0].get("operator")) == (
-        "metadata.name",
-        "In",
-    )
-    return values[0] if is_name else ""
-
-
-_ENDED = ("Succeeded", "Failed")
+    if len(fields) != 1 or (fields[0].get("key"), fields[0].get("operator")) != ("metadata.name", "In"):
+        return ""
+    values = get_texts(fields[0], "values")
+    return values[0] if len(values) == 1 else ""
 
 
 async def fetch_claim_for_node(client: ApiClient, ref: ClaimRef, node_name: str) -> Claim:
@@ -351,10 +328,9 @@ def _uses(pod: JsonObject, claim_name: str, groups: set[str]) -> bool:
     """Whether a pod that may still start containers is of one of the groups, and has the claim."""
     spec, status = get_object(pod, "spec"), get_object(pod, "status")
     group = get_text(get_object(spec, "schedulingGroup"), "podGroupName")
-    is_over = get_text(status, "phase") in _ENDED or bool(
-        get_object(pod, "metadata").get("deletionTimestamp")
-    )
-    return group in groups and not is_over and claim_name in _claim_names(spec, status)
+    is_deleted = bool(get_object(pod, "metadata").get("deletionTimestamp"))
+    may_start = not is_deleted and get_text(status, "phase") not in ("Succeeded", "Failed")
+    return may_start and group in groups and claim_name in _claim_names(spec, status)
 
 
 def _claim_names(spec: JsonObject, status: JsonObject) -> Iterator[str]:
@@ -480,13 +456,12 @@ def _read_transitions(entry: JsonObject) -> dict[tuple[str, str], str]:
 
 def _build_condition(condition: Condition, times: Mapping[tuple[str, str], str], now: datetime) -> JsonObject:
     status = _CONDITION_STATUS[condition.status]
-    fresh = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "type": str(condition.type),
         "status": status,
         "reason": cut_bytes(condition.reason, MAX_REASON_BYTES),
         "message": cut_bytes(condition.message, MAX_MESSAGE_BYTES),
-        "lastTransitionTime": times.get((str(condition.type), status), fresh),
+        "lastTransitionTime": times.get((str(condition.type), status), format_time(now)),
     }
 
 

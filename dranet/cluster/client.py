@@ -23,7 +23,6 @@ from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.cluster.messages import (
     APPLY_PATCH,
     MERGE_PATCH,
-    METHOD_VERBS,
     USER_AGENT,
     EventType,
     JsonObject,
@@ -32,12 +31,12 @@ from dranet.cluster.messages import (
     failure_from_answer,
     failure_from_exception,
     has_identity,
+    name_call,
     parse_event,
     parse_object,
     parse_retry_after,
     without_empty,
 )
-from dranet.cluster.paths import name_collection
 from dranet.cluster.transport import (
     SERVICE_ACCOUNT_DIR,
     ClusterAccess,
@@ -160,7 +159,7 @@ class ApiClient:
         await self._pool.aclose()
 
     async def get(self, path: str) -> JsonObject:
-        return await self._call(Request("GET", path, {}))
+        return await self._call(Request("GET", path))
 
     async def list(
         self,
@@ -258,7 +257,7 @@ class ApiClient:
                 news = iter_lines(connection.reader, head, silence_seconds, MAX_BODY_BYTES)
                 async with contextlib.aclosing(news) as lines:
                     async for line in lines:
-                        yield parse_event(request.name, line)
+                        yield parse_event(request, line)
             finally:
                 connection.abort()
 
@@ -273,7 +272,7 @@ class ApiClient:
         try:
             yield
         except (OSError, EOFError, ProtocolError) as error:
-            raise failure_from_exception(request.name, self.url, error) from error
+            raise failure_from_exception(request, self.url, error) from error
 
     async def _open(self, request: Request) -> _Answer:
         """Send until the answer is a success, has failed for good, or the tries are used up."""
@@ -300,7 +299,7 @@ class ApiClient:
                 longest = min(wait_seconds * 2**tries, deadline - clock())
                 await asyncio.sleep(_random.uniform(wait_seconds, longest))
             else:
-                raise failure_from_answer(request.name, head, body)
+                raise failure_from_answer(request, head, body)
 
     async def _send_observed(self, request: Request) -> _Answer:
         start, code = time.perf_counter(), 0
@@ -310,7 +309,7 @@ class ApiClient:
             return answer
         finally:
             if self._observer is not None:
-                self._observer.answered(*_name(request), code, time.perf_counter() - start)
+                self._observer.answered(*name_call(request), code, time.perf_counter() - start)
 
     def _note_retry(self, cause: str) -> None:
         if self._observer is not None:
@@ -343,14 +342,6 @@ class ApiClient:
         else:
             connection.abort()
         return body
-
-
-def _name(request: Request) -> tuple[str, str]:
-    """Verb and resource, as the API server's own metrics name them."""
-    resource, is_collection = name_collection(request.path)
-    if request.method == "GET":
-        return "watch" if request.watch else "list" if is_collection else "get", resource
-    return METHOD_VERBS[request.method], resource
 
 
 @contextlib.contextmanager
@@ -421,7 +412,10 @@ async def fetch_snapshot(
         asked_at = asyncio.get_running_loop().time()
         pages = [await client.list(path, field_selector=field_selector, label_selector=label_selector)]
         _check(pages[0], path)
-    items = tuple({**_type_of(page), **item} for page in pages for item in page.get("items") or ())
+    # Items of a list come without their type; give it back, as a watch and a GET do.
+    kind = str(pages[0].get("kind", "")).removesuffix("List")
+    typed = {"apiVersion": pages[0].get("apiVersion", ""), "kind": kind}
+    items = tuple({**typed, **item} for page in pages for item in page.get("items") or ())
     return Snapshot(items, str(pages[0].get("metadata", {}).get("resourceVersion", "")), asked_at)
 
 
@@ -456,12 +450,6 @@ def _check(page: JsonObject, path: str) -> None:
         raise ProtocolError(f"the answer to a list of {path} is no list: {str(page)[:80]}")
     if not all(map(has_identity, items or ())):
         raise ProtocolError(f"the answer to a list of {path} has an entry without name or uid")
-
-
-def _type_of(listed: JsonObject) -> JsonObject:
-    """Items of a list come without their type; give it back, as a watch and a GET do."""
-    kind = str(listed.get("kind", "")).removesuffix("List")
-    return {"apiVersion": listed.get("apiVersion", ""), "kind": kind}
 
 
 _log = logging.getLogger(__name__)

@@ -12,12 +12,13 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.messages import format_time, utc_now
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.terminal import cut_bytes
@@ -96,8 +97,13 @@ class _Series(Struct, frozen=True):
     last: datetime
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+class _Share(Struct):
+    """An object's bucket: :data:`BURST` Events at once, one more each :data:`REFILL`."""
+
+    left: float
+    at: datetime
+    is_reported: bool = False
+    """That some are left out."""
 
 
 class EventRecorder:
@@ -107,7 +113,7 @@ class EventRecorder:
         *,
         component: str,
         host: str,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._client = client
         self._component = component
@@ -115,7 +121,7 @@ class EventRecorder:
         self._now = now
         self._series: OrderedDict[_SeriesKey, _Series] = OrderedDict()
         self._turn = asyncio.Lock()
-        self._shares = _Shares()
+        self._shares: OrderedDict[str, _Share] = OrderedDict()
 
     async def record(self, event: EventNote) -> None:
         """Write one Event, or count up the equal one; nothing when the object has had its share.
@@ -127,7 +133,7 @@ class EventRecorder:
         note = cut_bytes(event.note, _MAX_NOTE_BYTES)
         key = (event.regarding.uid, event.type, event.reason, note)
         async with self._turn:
-            share = self._shares.get(event.regarding.uid, self._now())
+            share = self._refill_share(event.regarding.uid)
             if share.left >= 1:
                 await self._record(key, event)
                 share.left -= 1
@@ -135,6 +141,16 @@ class EventRecorder:
             elif not share.is_reported:
                 share.is_reported = True
                 _log.warning("too many Events about %s; some are left out", event.regarding.name)
+
+    def _refill_share(self, uid: str) -> _Share:
+        now = self._now()
+        share = self._shares.setdefault(uid, _Share(BURST, now))
+        self._shares.move_to_end(uid)
+        if len(self._shares) > MAX_SERIES:
+            self._shares.popitem(last=False)
+        share.left = min(BURST, share.left + max(now - share.at, timedelta()) / REFILL)
+        share.at = now
+        return share
 
     async def _record(self, key: _SeriesKey, event: EventNote) -> None:
         now = self._now()
@@ -152,11 +168,9 @@ class EventRecorder:
     async def _count_up(self, series: _Series, event: EventNote) -> bool:
         """Whether the Event object was still there; the cluster forgets them after an hour."""
         path = paths.event(event.regarding.event_namespace, series.name)
-        count = series.count + event.count
+        patch = {"count": series.count + event.count, "lastTimestamp": format_time(event.last or self._now())}
         try:
-            await self._client.patch(
-                path, {"count": count, "lastTimestamp": _time(event.last or self._now())}
-            )
+            await self._client.patch(path, patch)
         except ClusterError as error:
             if error.reason is Reason.API_NOT_FOUND:
                 return False
@@ -170,8 +184,9 @@ class EventRecorder:
             await self._client.create(paths.events(event.regarding.event_namespace), body)
         except ClusterError as error:
             is_there = error.reason is Reason.API_CONFLICT  # an earlier try got through, its answer did not
-            if not (is_there or _is_namespace_gone(error)):
-                raise
+            is_ending = "because it is being terminated" in error.message
+            if not (is_there or is_ending or error.reason is Reason.API_NOT_FOUND):
+                raise  # in a namespace that is deleted, or about to be, nobody could read it
         return str(body["metadata"]["name"])
 
     def _build_event(self, key: _SeriesKey, event: EventNote) -> JsonObject:
@@ -198,43 +213,10 @@ class EventRecorder:
             "type": event_type,
             "reason": reason[:_MAX_REASON_CHARACTERS],
             "message": note,
-            "firstTimestamp": _time(event.first or now),
-            "lastTimestamp": _time(event.last or now),
+            "firstTimestamp": format_time(event.first or now),
+            "lastTimestamp": format_time(event.last or now),
             "count": event.count,
             "source": {"component": self._component, "host": self._host},
             "reportingComponent": self._component,
             "reportingInstance": self._host,
         }
-
-
-class _Share(Struct):
-    left: float
-    at: datetime
-    is_reported: bool = False
-    """That some are left out."""
-
-
-class _Shares:
-    """A bucket for each object: :data:`BURST` Events at once, one more each :data:`REFILL`."""
-
-    def __init__(self) -> None:
-        self._objects: OrderedDict[str, _Share] = OrderedDict()
-
-    def get(self, uid: str, now: datetime) -> _Share:
-        """As it is now; a whole one is needed for an Event."""
-        share = self._objects.setdefault(uid, _Share(BURST, now))
-        self._objects.move_to_end(uid)
-        if len(self._objects) > MAX_SERIES:
-            self._objects.popitem(last=False)
-        share.left = min(BURST, share.left + max(now - share.at, timedelta()) / REFILL)
-        share.at = now
-        return share
-
-
-def _is_namespace_gone(error: ClusterError) -> bool:
-    """Whether it could not be read there: the namespace is deleted, or about to be."""
-    return error.reason is Reason.API_NOT_FOUND or "because it is being terminated" in error.message
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

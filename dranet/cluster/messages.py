@@ -9,13 +9,16 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlencode
+from urllib.parse import urlencode
 
 from msgspec import Struct
 
 import dranet
+from dranet.cluster.paths import name_collection
 from dranet.cluster.transport import ClusterAccess, ResponseHead, encode_request
 from dranet.errors import ClusterError, ProtocolError, Reason
 
@@ -34,18 +37,7 @@ _NOT_IN_ITS_TIME = (9, 10)
 """``X509_V_ERR_CERT_NOT_YET_VALID`` and ``X509_V_ERR_CERT_HAS_EXPIRED`` (OpenSSL, ``x509_vfy.h``)."""
 
 
-class RequestName(Struct, frozen=True):
-    """What a request does, for error texts: HTTP method, API path, and whether it is a watch."""
-
-    method: str
-    path: str
-    watch: bool = False
-
-    def __str__(self) -> str:
-        return f"{'WATCH' if self.watch else self.method} {self.path}"
-
-
-def failure_from_answer(request: RequestName, head: ResponseHead, body: bytes) -> ClusterError:
+def failure_from_answer(request: Request, head: ResponseHead, body: bytes) -> ClusterError:
     """The error of an answer that is not 2xx (or not JSON of the API at all, as from a proxy)."""
     error = failure_from_status(request, head.status, _parse_status(body))
     error.retry_after_seconds = parse_retry_after(head) or 0.0
@@ -58,7 +50,7 @@ def parse_retry_after(head: ResponseHead) -> float | None:
     return min(float(text), _MAX_RETRY_AFTER_SECONDS) if text.isascii() and text.isdigit() else None
 
 
-def failure_from_status(request: RequestName, code: int, status: Mapping[str, Any]) -> ClusterError:
+def failure_from_status(request: Request, code: int, status: Mapping[str, Any]) -> ClusterError:
     """The error of a ``metav1.Status`` object; ``status`` may be empty."""
     text = str(status.get("message") or status.get("reason") or "no message")[:_MAX_TEXT]
     return ClusterError(
@@ -70,7 +62,7 @@ def failure_from_status(request: RequestName, code: int, status: Mapping[str, An
     )
 
 
-def failure_from_exception(request: RequestName, url: str, error: Exception) -> ClusterError:
+def failure_from_exception(request: Request, url: str, error: Exception) -> ClusterError:
     return ClusterError(
         f"{request}: no answer from {url}: {_describe(error)}",
         reason=Reason.API_UNAVAILABLE,
@@ -93,35 +85,31 @@ def _parse_status(body: bytes) -> Mapping[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def _hint(request: RequestName, code: int) -> str:
+def _hint(request: Request, code: int) -> str:
     if code == 401:
         return "the credentials were refused: check the token or the client certificate"
     return f"the RBAC rule it takes: {describe_rule(request)}" if code == 403 else ""
 
 
-def describe_rule(request: RequestName) -> str:
+def describe_rule(request: Request) -> str:
     """The RBAC rule that permits a request: ``patch resourceclaims/status in resource.k8s.io``.
 
-    >>> describe_rule(RequestName("GET", "/api/v1/nodes/a"))
+    >>> describe_rule(Request("GET", "/api/v1/nodes/a"))
     'get nodes in the core group'
     """
-    parts = [unquote(part) for part in request.path.strip("/").split("/")]
-    group = parts[1] if parts[0] == "apis" else ""
-    rest = parts[3:] if parts[0] == "apis" else parts[2:]
-    if rest[:1] == ["namespaces"] and len(rest) > 2:
-        rest = rest[2:]
-    resource = "/".join([*rest[:1], *rest[2:]])
-    return f"{_verb(request, len(rest) > 1)} {resource} in {group or 'the core group'}"
+    verb, resource = name_call(request)
+    if verb == "delete" and name_collection(request.path)[1]:
+        verb = "deletecollection"
+    _, root, group, *_ = request.path.split("/")
+    return f"{verb} {resource} in {group if root == 'apis' else 'the core group'}"
 
 
-def _verb(request: RequestName, item: bool) -> str:
-    if request.watch:
-        return "watch"
+def name_call(request: Request) -> tuple[str, str]:
+    """Verb and resource, as the API server's own metrics name them."""
+    resource, is_collection = name_collection(request.path)
     if request.method == "GET":
-        return "get" if item else "list"
-    if request.method == "DELETE" and not item:
-        return "deletecollection"
-    return METHOD_VERBS[request.method]
+        return "watch" if request.watch else "list" if is_collection else "get", resource
+    return METHOD_VERBS[request.method], resource
 
 
 def _describe(error: Exception) -> str:
@@ -179,14 +167,14 @@ class Request(Struct, frozen=True):
 
     method: str
     path: str
-    query: Mapping[str, str]
+    query: Mapping[str, str] = {}
     body: JsonObject | None = None
     content_type: str = _JSON
     watch: bool = False
 
-    @property
-    def name(self) -> RequestName:
-        return RequestName(self.method, self.path, self.watch)
+    def __str__(self) -> str:
+        """As error texts name it."""
+        return f"{'WATCH' if self.watch else self.method} {self.path}"
 
     @property
     def idempotent(self) -> bool:
@@ -233,7 +221,7 @@ def parse_object(body: bytes) -> JsonObject:
     return parsed
 
 
-def parse_event(request: RequestName, line: bytes) -> WatchEvent:
+def parse_event(request: Request, line: bytes) -> WatchEvent:
     event = parse_object(line)
     kind, changed = event.get("type"), event.get("object")
     if not isinstance(changed, dict):
@@ -245,6 +233,14 @@ def parse_event(request: RequestName, line: bytes) -> WatchEvent:
     if event_type is None or not is_whole:
         raise ProtocolError(f"watch event not understood: {line[:80]!r}")
     return WatchEvent(event_type, changed)
+
+
+utc_now = partial(datetime.now, UTC)
+
+
+def format_time(moment: datetime) -> str:
+    """As ``metav1.Time`` is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def has_identity(thing: object) -> bool:
@@ -275,7 +271,8 @@ _T = TypeVar("_T")
 
 
 def get_field(parent: JsonObject, key: str, kind: type[_T]) -> _T | None:
-    """A field of a known JSON type; ``None`` where it is absent or null.
+    """A field of a known JSON type; ``None`` where it is absent or null, the functions below give an empty
+    value then.
 
     Raises:
         ProtocolError: it is of another type.
@@ -287,22 +284,18 @@ def get_field(parent: JsonObject, key: str, kind: type[_T]) -> _T | None:
 
 
 def get_object(parent: JsonObject, key: str) -> JsonObject:
-    """Empty where it is absent."""
     return get_field(parent, key, dict) or {}
 
 
 def get_text(parent: JsonObject, key: str) -> str:
-    """Empty where it is absent."""
     return get_field(parent, key, str) or ""
 
 
 def get_items(parent: JsonObject, key: str) -> list[JsonObject]:
-    """A list of objects, empty where it is absent."""
     return _list_of(parent, key, dict)
 
 
 def get_texts(parent: JsonObject, key: str) -> tuple[str, ...]:
-    """A list of texts, empty where it is absent."""
     return tuple(_list_of(parent, key, str))
 
 

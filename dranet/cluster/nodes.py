@@ -74,15 +74,9 @@ def parse_node_addresses(node: JsonObject) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and entry.get("type") in OWN_ADDRESS_TYPES:
-            found |= dict.fromkeys(_canonical(entry.get("address")))
+            with contextlib.suppress(ValueError):
+                found[str(ip_address(str(entry.get("address"))))] = None
     return tuple(found)
-
-
-def _canonical(value: object) -> tuple[str, ...]:
-    try:
-        return (str(ip_address(value)),) if isinstance(value, str) else ()
-    except ValueError:
-        return ()
 
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ something in the table is never called."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec import Struct
 
@@ -211,9 +210,8 @@ async def fetch_denied(
 
 
 async def _ask(client: ApiClient, driver: str, permission: Permission, verb: str) -> Denied | None:
-    review = build_review(permission, verb, driver)
-    status = (await client.create(ACCESS_REVIEWS, review)).get("status")
-    if not isinstance(status, dict) or not isinstance(status.get("allowed"), bool):
+    status = await _review(client, ACCESS_REVIEWS, build_review(permission, verb, driver))
+    if not isinstance(status.get("allowed"), bool):
         raise ProtocolError("the API server's answer to an access review contains neither yes nor no")
     if status["allowed"]:
         return None
@@ -253,7 +251,8 @@ async def fetch_user(client: ApiClient, token: str) -> User | None:
         ClusterError: no answer, or we may not ask.
         ProtocolError: an answer that is no review.
     """
-    status = await _review(client, OF_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    status = await _review(client, OF_TOKENS, review)
     if status.get("authenticated") is not True:
         return None
     user = status.get("user")
@@ -272,14 +271,13 @@ async def fetch_may_get(client: ApiClient, user: User, path: str) -> bool:
     """
     asked = {"path": path, "verb": "get"}
     spec: JsonObject = {"user": user.name, "nonResourceAttributes": asked, **user.attributes}
-    version = "authorization.k8s.io/v1"
-    status = await _review(client, OF_ACCESS, version, "SubjectAccessReview", spec)
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    status = await _review(client, OF_ACCESS, review)
     return status.get("allowed") is True and status.get("denied") is not True
 
 
-async def _review(client: ApiClient, path: str, version: str, kind: str, spec: dict[str, Any]) -> JsonObject:
-    answer = await client.create(path, {"apiVersion": version, "kind": kind, "spec": spec})
-    status = answer.get("status")
+async def _review(client: ApiClient, path: str, review: JsonObject) -> JsonObject:
+    status = (await client.create(path, review)).get("status")
     if not isinstance(status, dict):
-        raise ProtocolError(f"the API server's answer to a {kind} has no status")
+        raise ProtocolError(f"the API server's answer to a {review['kind']} has no status")
     return status

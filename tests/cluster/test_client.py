@@ -17,7 +17,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import MAX_BODY_BYTES, ApiClient, EventType, JsonObject
-from dranet.cluster.messages import RequestName, describe_rule
+from dranet.cluster.messages import Request, describe_rule
 from dranet.cluster.transport import MAX_OPENING, Connection, ConnectionPool, TokenFile, access_from_url
 from dranet.errors import ClusterError, Reason, SettingsError
 from testbed.apiserver.faults import Trouble
@@ -239,7 +239,7 @@ async def test_a_forbidden_request_says_which_rbac_rule_it_takes(
     ],
 )
 def test_the_rbac_rule_of_a_request_is_known(method: str, path: str, watch: bool, expected: str) -> None:
-    assert describe_rule(RequestName(method, path, watch)) == expected
+    assert describe_rule(Request(method, path, watch=watch)) == expected
 
 
 @pytest.mark.parametrize("status", [429, 503])

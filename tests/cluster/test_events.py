@@ -9,7 +9,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import BURST, NORMAL, REFILL, WARNING, EventNote, EventRecorder, ObjectRef
-from dranet.cluster.messages import RequestName, failure_from_status
+from dranet.cluster.messages import Request, failure_from_status
 from dranet.errors import ClusterError, ProtocolError, Reason
 from testbed.apiserver.server import ApiServer
 
@@ -140,7 +140,7 @@ async def test_an_event_of_a_namespace_that_goes_away_is_nobodys_any_more(
     client: ApiClient, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch, status: int, message: str
 ) -> None:
     """And no right is missing: who is told so at night looks in the wrong place."""
-    request = RequestName("POST", paths.events("default"))
+    request = Request("POST", paths.events("default"))
 
     async def create(*_: object) -> JsonObject:
         raise failure_from_status(request, status, {"message": f'events "p.1" is forbidden: {message}'})

@@ -68,7 +68,7 @@ async def test_each_field_is_found_kept_dropped_or_refused_and_nothing_is_stored
 
 def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
     features = ApiCapabilities({Feature.TAINTS: KEPT, Feature.SHARED_DEVICES: DROPPED})
-    assert [(finding.gate, finding.is_usable) for finding in features] == [
+    assert [(finding.feature.gate, finding.is_usable) for finding in features] == [
         ("DRADeviceTaints", True),
         ("DRADeviceTaints", True),  # unknown: a write will tell
         ("DRAConsumableCapacity", False),

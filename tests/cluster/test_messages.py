@@ -10,10 +10,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dranet.cluster.messages import EventType, RequestName, encode_body, has_identity, parse_event
+from dranet.cluster.messages import EventType, Request, encode_body, has_identity, parse_event
 from dranet.errors import ProtocolError
 
-WATCH = RequestName("GET", "/api/v1/configmaps", watch=True)
+WATCH = Request("GET", "/api/v1/configmaps", watch=True)
 WHOLE = {"metadata": {"name": "a", "uid": "u", "resourceVersion": "7"}}
 
 
