@@ -66,9 +66,8 @@ class ApiCapabilities(Struct, frozen=True):
 
     def or_else(self, earlier: ApiCapabilities) -> ApiCapabilities:
         """Fill in an earlier finding where this one has none."""
-        return ApiCapabilities(
-            {**earlier.found, **{f: s for f, s in self.found.items() if s is not Support.UNKNOWN}}
-        )
+        known = {feature: support for feature, support in self.found.items() if support != Support.UNKNOWN}
+        return ApiCapabilities({**earlier.found, **known})
 
     def but(self, support: Support, features: Collection[Feature]) -> ApiCapabilities:
         return ApiCapabilities({**self.found, **dict.fromkeys(features, support)})
@@ -250,18 +249,14 @@ class MissingCapabilities:
     def update(self, wanted: frozenset[Feature], features: ApiCapabilities) -> None:
         missing = wanted & features.unusable
         for feature in sorted(missing - self._missing):
+            verb = "drops" if features[feature] is Support.DROPPED else "refuses"
             _log.warning(
                 "slices are published without %s: the API server %s them; its feature gate %s is off, or it "
                 "is older than the gate",
-                feature,
-                _VERBS[features[feature]],
-                feature.gate,
+                *(feature, verb, feature.gate),
             )
         for feature in sorted(wanted & self._missing - missing):
             _log.info("slices are published with %s now", feature)
         if missing != self._missing:
             self._missing = missing
             self._on_change(frozenset(feature.gate for feature in missing))
-
-
-_VERBS = {Support.DROPPED: "drops", Support.REFUSED: "refuses"}

@@ -350,9 +350,8 @@ def _credentials_must_work(url: str) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        raise ClusterError(
-            f"no credentials for {url}: {error.message}", reason=Reason.API_UNAVAILABLE, retryable=True
-        ) from error
+        why = f"no credentials for {url}: {error.message}"
+        raise ClusterError(why, reason=Reason.API_UNAVAILABLE, retryable=True) from error
 
 
 class Backoff:
@@ -425,13 +424,8 @@ async def _iter_pages(
     token = ""
     seen = {token}
     while True:
-        page = await client.list(
-            path,
-            field_selector=field_selector,
-            label_selector=label_selector,
-            limit=page_size,
-            continue_token=token,
-        )
+        selectors = {"field_selector": field_selector, "label_selector": label_selector}
+        page = await client.list(path, **selectors, limit=page_size, continue_token=token)
         _check(page, path)
         yield page
         token = str(page.get("metadata", {}).get("continue", ""))

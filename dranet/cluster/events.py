@@ -14,11 +14,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.messages import format_time, utc_now
+from dranet.cluster.messages import format_time, utc_now, without_empty
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.terminal import cut_bytes
@@ -41,7 +41,7 @@ _MAX_REASON_CHARACTERS = 128
 _MAX_NAME_CHARACTERS = 200
 
 
-class ObjectRef(Struct, frozen=True):
+class ObjectRef(Struct, frozen=True, rename="camel"):
     """What an Event is about. ``namespace`` is empty for cluster-wide objects such as nodes."""
 
     api_version: str
@@ -186,7 +186,7 @@ class EventRecorder:
             is_there = error.reason is Reason.API_CONFLICT  # an earlier try got through, its answer did not
             is_ending = "because it is being terminated" in error.message
             if not (is_there or is_ending or error.reason is Reason.API_NOT_FOUND):
-                raise  # in a namespace that is deleted, or about to be, nobody could read it
+                raise  # else its namespace is deleted, or about to be
         return str(body["metadata"]["name"])
 
     def _build_event(self, key: _SeriesKey, event: EventNote) -> JsonObject:
@@ -197,19 +197,11 @@ class EventRecorder:
         stem = regarding.name[:_MAX_NAME_CHARACTERS].rstrip("-.")
         sense = (*key[:3], event.identity) if event.identity else key
         name = f"{stem}.{when:x}.{hashlib.sha256(repr(sense).encode()).hexdigest()[:8]}"
-        involved = {
-            "apiVersion": regarding.api_version,
-            "kind": regarding.kind,
-            "name": regarding.name,
-            "uid": regarding.uid,
-        }
-        if regarding.namespace:
-            involved["namespace"] = regarding.namespace
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": regarding.event_namespace},
-            "involvedObject": involved,
+            "involvedObject": without_empty(to_builtins(regarding)),
             "type": event_type,
             "reason": reason[:_MAX_REASON_CHARACTERS],
             "message": note,

@@ -92,10 +92,8 @@ class _Reader:
 
     def ask_program(self, access: ClusterAccess, *, may_run: bool) -> ClusterAccess:
         if not may_run:
-            raise SettingsError(
-                f"{self._in_user}: exec is not supported by a node daemon, it runs a credential program",
-                hint=_REMEDY,
-            )
+            why = f"{self._in_user}: exec is not supported by a node daemon, it runs a credential program"
+            raise SettingsError(why, hint=_REMEDY)
         entry = self._user["exec"]
         if not isinstance(entry, dict):
             raise SettingsError(f"{self._in_user}: exec must be a mapping, not {type(entry).__name__}")
@@ -202,7 +200,7 @@ class _Program(Struct, frozen=True):
     def run(self) -> tuple[str, str, str]:
         """A token, and a client certificate with its key (PEM); one of the two may be empty."""
         version = self._read_version()
-        command = self._text("command")
+        command = _text(self.entry, "command", self.where)
         if not command:
             raise SettingsError(f"{self.where}: exec names no command")
         if os.sep in command:  # a mere name is looked for in PATH
@@ -216,22 +214,18 @@ class _Program(Struct, frozen=True):
         output = self._call([command, *self._read_arguments()], environment, interactive=interactive)
         return _read_answer(output, version, f"{self.where}: the answer of its credential program")
 
-    def _text(self, key: str) -> str:
-        return _text(self.entry, key, self.where)
-
     def _read_version(self) -> str:
-        version = self._text("apiVersion")
+        version = _text(self.entry, "apiVersion", self.where)
         if version not in _VERSIONS:
             hint = f"it must be {' or '.join(_VERSIONS)}: have your cloud's tool write the kubeconfig again"
             raise SettingsError(f"{self.where}: exec has apiVersion {version!r}", hint=hint)
         return version
 
     def _may_ask_the_user(self) -> bool:
-        mode = self._text("interactiveMode") or "IfAvailable"
+        mode = _text(self.entry, "interactiveMode", self.where) or "IfAvailable"
         if mode not in ("Never", "IfAvailable", "Always"):
-            raise SettingsError(
-                f"{self.where}: exec has interactiveMode {mode!r}", hint="Never, IfAvailable or Always"
-            )
+            hint = "Never, IfAvailable or Always"
+            raise SettingsError(f"{self.where}: exec has interactiveMode {mode!r}", hint=hint)
         is_terminal = sys.stdin is not None and sys.stdin.isatty()
         if mode == "Always" and not is_terminal:
             raise SettingsError(
@@ -292,7 +286,7 @@ class _Program(Struct, frozen=True):
                 check=False,
             )
         except (OSError, ValueError) as error:
-            hint = self._text("installHint").strip()
+            hint = _text(self.entry, "installHint", self.where).strip()
             cause = error.strerror if isinstance(error, OSError) else str(error)
             raise SettingsError(
                 f"{program} cannot be run: {cause}",

@@ -225,11 +225,8 @@ class NodeDevices:
             self._reported_full = False
             return devices
         if not self._reported_full:
-            _log.warning(
-                "other drivers offer more here than is looked at: %d slices, %d devices",
-                MAX_SLICES,
-                MAX_DEVICES,
-            )
+            text = "other drivers offer more here than is looked at: %d slices, %d devices"
+            _log.warning(text, MAX_SLICES, MAX_DEVICES)
         self._reported_full = True
         return {key: devices[key] for key in sorted(devices)[:MAX_DEVICES]}
 

@@ -160,18 +160,14 @@ def build_rules(
 def build_rbac(driver: str = DRIVER_NAME) -> list[JsonObject]:
     """Namespace, service account, role and binding, in the order in which they are applied."""
     rbac = "rbac.authorization.k8s.io"
+    common = {"apiVersion": f"{rbac}/v1"}
     account = {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {**common, "kind": "ClusterRole", "metadata": {"name": ROLE}, "rules": build_rules(driver)},
         {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": ROLE},
-            "rules": build_rules(driver),
-        },
-        {
-            "apiVersion": f"{rbac}/v1",
+            **common,
             "kind": "ClusterRoleBinding",
             "metadata": {"name": ROLE},
             "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": ROLE},

@@ -147,7 +147,10 @@ def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
     if device.shared:
         body["allowMultipleAllocations"] = True
     if taints:
-        body["taints"] = [_taint_to_json(taint) for taint in taints]
+        body["taints"] = [  # without a time, which the server notes then
+            {"key": taint.key, "effect": taint.effect.value} | ({"value": taint.value} if taint.value else {})
+            for taint in taints
+        ]
     return body
 
 
@@ -157,12 +160,6 @@ def _attribute_to_json(value: AttributeValue) -> JsonObject:
     if isinstance(value, tuple):
         return {"ints": list(value)}
     return {"int": value} if isinstance(value, int) else {"string": value}
-
-
-def _taint_to_json(taint: Taint) -> JsonObject:
-    """Without a time, which the server notes then."""
-    body = {"key": taint.key, "effect": taint.effect.value}
-    return {**body, "value": taint.value} if taint.value else body
 
 
 def build_pages(
@@ -217,15 +214,14 @@ def _with_times(device: DeviceJson, known: Mapping[tuple[object, ...], str]) -> 
 
 def _is_same_device(found: DeviceJson, desired: DeviceJson) -> bool:
     return (
-        all(_value(found, field) == _value(desired, field) for field in _PLAIN_FIELDS)
+        _without_empty(found) == _without_empty(desired)
         and _is_same_taints(found.get("taints") or (), desired.get("taints") or ())
         and _amounts(found) == _amounts(desired)
     )
 
 
-def _value(device: DeviceJson, field: str) -> object:
-    value = device.get(field)
-    return None if _is_empty(value) else value
+def _without_empty(device: DeviceJson) -> JsonObject:
+    return {field: device[field] for field in _PLAIN_FIELDS if not _is_empty(device.get(field))}
 
 
 def _is_empty(value: object) -> bool:
@@ -357,11 +353,16 @@ def plan_sync(
         generation += 1
         changed = set(matched)
     orphans = {i for i, found in matched.items() if owner and not _is_owned(found, owner)}
-    specs = _SpecBuilder(desired, generation, existing)
+    spec = {
+        "driver": desired.driver,
+        "nodeName": desired.node,
+        "pool": _build_pool(desired, generation),
+    }
+    specs = [{**spec, "devices": list(keep_taint_times(page, existing))} for page in desired.pages]
     writes: tuple[Write, ...] = (
         *(_delete(found) for found in obsolete),
-        *(_update(matched[index], index, specs, owner) for index in sorted(changed | orphans)),
-        *(_create(index, specs, owner) for index in missing),
+        *(_update(matched[index], index, specs[index], owner) for index in sorted(changed | orphans)),
+        *(_create(name_prefix(desired, index), index, specs[index], owner) for index in missing),
     )
     return SyncPlan(writes, generation)
 
@@ -439,42 +440,26 @@ def _build_pool(desired: DesiredPool, generation: int) -> JsonObject:
     return {"name": desired.pool, "generation": generation, "resourceSliceCount": len(desired.pages)}
 
 
-class _SpecBuilder(Struct, frozen=True):
-    """Specs of the pool as it is to be, with what is carried over from how it is."""
-
-    desired: DesiredPool
-    generation: int
-    existing: Sequence[JsonObject]
-
-    def build(self, index: int) -> JsonObject:
-        return {
-            "driver": self.desired.driver,
-            "nodeName": self.desired.node,
-            "pool": _build_pool(self.desired, self.generation),
-            "devices": list(keep_taint_times(self.desired.pages[index], self.existing)),
-        }
-
-
 def _delete(found: JsonObject) -> DeleteSlice:
     metadata = found["metadata"]
     return DeleteSlice(metadata["name"], metadata["uid"], metadata["resourceVersion"])
 
 
-def _update(found: JsonObject, index: int, specs: _SpecBuilder, owner: JsonObject | None) -> UpdateSlice:
+def _update(found: JsonObject, index: int, spec: JsonObject, owner: JsonObject | None) -> UpdateSlice:
     metadata = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
     if owner and not _is_owned(found, owner):
         others = [one for one in metadata.get("ownerReferences") or () if one.get("kind") != "Node"]
         metadata["ownerReferences"] = [*others, owner]
-    body = {**found, "metadata": metadata, "spec": specs.build(index)}
+    body = {**found, "metadata": metadata, "spec": spec}
     return UpdateSlice(index, metadata["name"], body)
 
 
-def _create(index: int, specs: _SpecBuilder, owner: JsonObject | None) -> CreateSlice:
-    metadata: JsonObject = {"generateName": name_prefix(specs.desired, index)}
+def _create(prefix: str, index: int, spec: JsonObject, owner: JsonObject | None) -> CreateSlice:
+    metadata: JsonObject = {"generateName": prefix}
     body = {
         "apiVersion": API_VERSION,
         "kind": "ResourceSlice",
         "metadata": {**metadata, "ownerReferences": [owner]} if owner else metadata,
-        "spec": specs.build(index),
+        "spec": spec,
     }
     return CreateSlice(index, body)

@@ -226,9 +226,8 @@ class SliceSync:
         for it: a restart must not take back what is there."""
         if self._follower.features is not None:
             return self._follower.features.unusable
-        return frozenset(Feature) - find_features(
-            device for found in self._view.slices for device in read_page(found)
-        )
+        stored = find_features(device for found in self._view.slices for device in read_page(found))
+        return frozenset(Feature) - stored
 
     async def _write_pool(self, desired: DesiredPool, unusable: frozenset[Feature]) -> None:
         pages = tuple(withhold(page, unusable) for page in desired.pages)
@@ -344,10 +343,6 @@ _NODE_TRIES = 60
 _REWATCH_SECONDS = (1.0, 30.0)
 """First and longest wait before a broken watch is tried again."""
 
-_PATIENCE_SECONDS = 2.0
-"""How long the first publication waits to learn which optional fields the server keeps. After that it goes
-out without them, and they follow."""
-
 
 class PublishListeners(Struct, frozen=True):
     failed: Callable[[Reason], None] = lambda _: None
@@ -363,7 +358,9 @@ class PublishTiming(Struct):
     """Between repairs of slices that another client changes again and again."""
     retries: Backoff = field(default_factory=lambda: Backoff(0.2, 60.0))
     """Between attempts after an error of the API server."""
-    patience_seconds: float = _PATIENCE_SECONDS
+    patience_seconds: float = 2.0
+    """The first publication waits this long to learn which optional fields the server keeps; after that it goes
+    out without them, and they follow."""
     spread_seconds: float = SPREAD_SECONDS
     """Within this time the nodes of a cluster list slices again after a watch has ended."""
 
@@ -385,7 +382,6 @@ class SlicePublisher:
         listeners: PublishListeners | None = None,
         timing: PublishTiming | None = None,
     ) -> None:
-        timing = timing or PublishTiming()
         self.is_published = False
         """The API server holds what is desired, as far as we know; never while :meth:`run` does not run."""
         self.last_published = 0.0
@@ -395,17 +391,14 @@ class SlicePublisher:
         self._selector = f"spec.driver={driver},spec.nodeName={node}"
         self._empty = DesiredPool(driver, node, node, ((),))
         self._desired: DesiredPool | None = None
-        self._patience_seconds = timing.patience_seconds
-        self._spread_seconds = timing.spread_seconds
+        self._timing = timing or PublishTiming()
         self._follower = CapabilityFollower(
             partial(ask_capabilities, client, driver, node), self._capabilities_changed
         )
         self._missing = MissingCapabilities(self._listeners.missing)
         self._work = asyncio.Event()
         self._desired_changed = asyncio.Event()
-        self._repairs = timing.repairs
         self._repaired_at = 0.0
-        self._retries = timing.retries
         self._running = False
         self._sync = self._begin()
 
@@ -444,7 +437,6 @@ class SlicePublisher:
 
     @property
     def features(self) -> ApiCapabilities | None:
-        """Which optional fields the API server keeps; ``None`` before it has answered."""
         return self._follower.features
 
     @property
@@ -495,7 +487,7 @@ class SlicePublisher:
             paths.RESOURCE_SLICES,
             field_selector=self._selector,
             backoff=Backoff(*_REWATCH_SECONDS),
-            spread_seconds=self._spread_seconds,
+            spread_seconds=self._timing.spread_seconds,
             on_cut=self._note_cut,
         )
         async with contextlib.aclosing(news):
@@ -536,12 +528,12 @@ class SlicePublisher:
         """Before undoing what others did: short at first, longer when they insist (two drivers of one name on
         one node must not write against each other at full speed)."""
         if _now() - self._repaired_at > _CALM_SECONDS:
-            self._repairs.reset()
+            self._timing.repairs.reset()
         self._repaired_at = _now()
-        return self._repairs.next_seconds()
+        return self._timing.repairs.next_seconds()
 
     def _retry_seconds(self, error: DranetError) -> float:
-        seconds = self._retries.next_seconds()
+        seconds = self._timing.retries.next_seconds()
         if error.reason is Reason.API_NOT_FOUND and self._absences < _NODE_TRIES:
             self._absences += 1  # of the Node: it will be there soon, and then we want to be
             return min(seconds, _NODE_SECONDS)
@@ -556,7 +548,7 @@ class SlicePublisher:
     async def _publish(self, desired: DesiredPool) -> None:
         if not self._asked:
             self._asked = True
-            await self._follower.wait_known(self._patience_seconds)
+            await self._follower.wait_known(self._timing.patience_seconds)
         if self.features is not None:
             self._missing.update(find_wanted(desired), self.features)
         await self._sync.sync(desired)
@@ -585,7 +577,7 @@ class SlicePublisher:
             _log.warning("publishing slices failed, trying again: %s", error)
 
     def _end_complaint(self) -> None:
-        self._retries.reset()
+        self._timing.retries.reset()
         self._absences = 0
         self._last_error = ""
         if self._complaint is not None:

@@ -272,10 +272,8 @@ class ResponseHead(Struct, frozen=True):
     def keep_alive(self) -> bool:
         """Whether the connection may carry another request after this body."""
         options = {option.strip().lower() for option in self.headers.get("connection", "").split(",")}
-        ends_with_connection = not (self.bodiless or self.chunked or self.content_length is not None)
-        if "close" in options or ends_with_connection:
-            return False
-        return self.minor_version == 1 or "keep-alive" in options
+        has_end = self.bodiless or self.chunked or self.content_length is not None
+        return has_end and "close" not in options and (self.minor_version == 1 or "keep-alive" in options)
 
     @property
     def chunked(self) -> bool:
@@ -428,7 +426,10 @@ async def _iter_chunked(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield piece
         if await reader.readexactly(2) != b"\r\n":
             raise ProtocolError("HTTP chunk does not end at its announced size")
-    await _skip_trailers(reader)
+    budget = MAX_HEAD_BYTES  # of the trailers, which are skipped
+    while (line := await _read_until(reader, b"\r\n", budget)) != b"\r\n":
+        _parse_header(line[:-2])
+        budget -= len(line)
 
 
 async def _read_chunk_size(reader: asyncio.StreamReader) -> int:
@@ -437,13 +438,6 @@ async def _read_chunk_size(reader: asyncio.StreamReader) -> int:
     if match is None:
         raise ProtocolError(f"malformed HTTP chunk size: {line[:80]!r}")
     return int(match[1], 16)
-
-
-async def _skip_trailers(reader: asyncio.StreamReader) -> None:
-    budget = MAX_HEAD_BYTES
-    while (line := await _read_until(reader, b"\r\n", budget)) != b"\r\n":
-        _parse_header(line[:-2])
-        budget -= len(line)
 
 
 async def _read_until(reader: asyncio.StreamReader, separator: bytes, max_bytes: int) -> bytes:
@@ -555,13 +549,12 @@ class ConnectionPool:
             OSError: refused, unreachable, or TLS failed (``ssl.SSLError`` is an ``OSError``).
             SettingsError: the TLS files are unusable.
         """
-        context = self._get_context()
         tls = self._access.tls
         reader, writer = await asyncio.open_connection(
             self._access.host,
             self._access.port,
             limit=MAX_HEAD_BYTES,
-            ssl=context,
+            ssl=self._get_context(tls) if tls else None,
             server_hostname=(tls.server_name or self._access.host) if tls else None,
         )
         for option in _KEEPALIVE_OPTIONS:
@@ -588,11 +581,8 @@ class ConnectionPool:
         for connection in idle:
             await connection.wait_closed()
 
-    def _get_context(self) -> ssl.SSLContext | None:
+    def _get_context(self, tls: Tls) -> ssl.SSLContext:
         """Built at the first connection and again when a certificate file was rotated."""
-        tls = self._access.tls
-        if tls is None:
-            return None
         signature = tls.get_signature()
         if self._context is None or signature != self._context_signature:
             self._context = tls.build_context()

@@ -36,7 +36,7 @@ StatusCallback = Callable[[bool, str], None]
 """Called with (registered, error text) for every answer of the kubelet."""
 
 
-class RegistrationServer:
+class RegistrationServer(UnixServer):
     """Serves ``socket`` in the kubelet's registry folder.
 
     ``endpoint`` is the DRA socket as the kubelet sees it, ``supported_versions`` the service names behind
@@ -61,26 +61,15 @@ class RegistrationServer:
             supported_versions=list(supported_versions),
         )
         self._on_status = on_status
-        self._server = UnixServer(
-            socket, [self._handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self.observer.reset
+        super().__init__(
+            socket, [self._build_handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self.observer.reset
         )
 
-    async def start(self) -> None:
-        """Appear in the registry folder.
-
-        Raises:
-            SettingsError: as :meth:`UnixServer.start`.
-        """
-        await self._server.start()
-
-    async def wait_ended(self) -> None:
-        await self._server.wait_ended()
-
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float = _GRACE_SECONDS) -> None:
         """Leave the registry folder, so that the kubelet deregisters us. Repeatable."""
-        await self._server.stop(_GRACE_SECONDS)
+        await super().stop(grace_seconds)
 
-    def _handler(self) -> grpc.GenericRpcHandler:
+    def _build_handler(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
             REGISTRATION_SERVICE,
             {
@@ -144,11 +133,8 @@ class KubeletPlugin:
         self._serving_since = time.monotonic()
         self._plugin_dir = dra_socket.parent
         self._paths = (dra_socket, registration_socket)
-        self._lock = OwnerLock(
-            self._plugin_dir / f"{driver_name}.lock",
-            shared=shared_identity is not None,
-            identity=shared_identity or "",
-        )
+        path, is_shared = self._plugin_dir / f"{driver_name}.lock", shared_identity is not None
+        self._lock = OwnerLock(path, shared=is_shared, identity=shared_identity or "")
         self._health = HealthService(health, observer=self._observer) if health is not None else None
         self._dra = DraPluginServer(dra_socket, handler, self._health, observer=self._observer)
         self._registration = RegistrationServer(

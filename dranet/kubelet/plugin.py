@@ -154,7 +154,6 @@ class HealthService:
         self._closed = False
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
-        """Both versions of the service. The v1 messages are byte for byte those of v1alpha1."""
         return [self._service(service) for service in HEALTH_SERVICES]
 
     def notify(self) -> None:
@@ -186,16 +185,12 @@ class HealthService:
             with self._observer.watches_health(service):
                 while not self._closed:
                     changed.clear()
-                    yield self._response()
+                    now = int(self._clock())
+                    devices = [_health_to_wire(fact, now) for fact in self._source.snapshot()]
+                    yield health_pb.NodeWatchResourcesResponse(devices=devices)
                     await self._wait(changed, HEALTH_RESEND_SECONDS)
         finally:
             self._watchers.discard(changed)
-
-    def _response(self) -> health_pb.NodeWatchResourcesResponse:
-        now = int(self._clock())
-        return health_pb.NodeWatchResourcesResponse(
-            devices=[_health_to_wire(fact, now) for fact in self._source.snapshot()]
-        )
 
 
 def _health_to_wire(fact: DeviceHealthFact, now: int) -> health_pb.DeviceHealth:
@@ -339,7 +334,7 @@ _Outcome = TypeVar("_Outcome")
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class DraPluginServer:
+class DraPluginServer(UnixServer):
     """Serves every version of DRAPlugin, and the health stream if there is one, on one socket."""
 
     def __init__(
@@ -363,7 +358,7 @@ class DraPluginServer:
         handlers = [self._service(version) for version in DRA_VERSIONS]
         if health is not None:
             handlers += health.handlers()
-        self._server = UnixServer(socket, handlers, grace_seconds=KUBELET_TIMEOUT_SECONDS)
+        super().__init__(socket, handlers, grace_seconds=KUBELET_TIMEOUT_SECONDS)
 
     @property
     def supported_versions(self) -> tuple[str, ...]:
@@ -376,9 +371,6 @@ class DraPluginServer:
         many seconds."""
         now = time.monotonic()
         return [(task.get_name(), now - since) for task, since in tuple(self._in_flight.items())]
-
-    async def start(self) -> None:
-        await self._server.start()
 
     def refuse(self, reason: str) -> None:
         """From now on every claim of a Prepare fails with ``reason``; Unprepare still works."""
@@ -396,43 +388,26 @@ class DraPluginServer:
             return False
         return True
 
-    async def wait_ended(self) -> None:
-        await self._server.wait_ended()
-
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float = 1.0) -> None:
         """End the health streams, cancel what was not drained, remove our socket. Repeatable."""
         if self._health is not None:
             self._health.close()
         for task in self._in_flight:
             task.cancel()
         await self.drain(CANCEL_SECONDS)
-        await self._server.stop(grace_seconds=1.0)
+        await super().stop(grace_seconds)
 
     def _service(self, version: DraVersion) -> grpc.GenericRpcHandler:
-        async def prepare(
-            request: pb.NodePrepareResourcesRequest, context: _Context
-        ) -> pb.NodePrepareResourcesResponse:
-            if request.claims:
-                self._observer.prepares(version.advertised)
-            return await self._prepare(request, context, has_share_id=version.has_share_id)
-
-        async def unprepare(
-            request: pb.NodeUnprepareResourcesRequest, context: _Context
-        ) -> pb.NodeUnprepareResourcesResponse:
-            if request.claims:
-                self._observer.unprepares(version.advertised)
-            return await self._unprepare(request, context)
-
         return grpc.method_handlers_generic_handler(
             version.service,
             {
                 "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
-                    prepare,
+                    functools.partial(self._prepare, version=version),
                     pb.NodePrepareResourcesRequest.FromString,
                     pb.NodePrepareResourcesResponse.SerializeToString,
                 ),
                 "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
-                    unprepare,
+                    functools.partial(self._unprepare, version=version),
                     pb.NodeUnprepareResourcesRequest.FromString,
                     pb.NodeUnprepareResourcesResponse.SerializeToString,
                 ),
@@ -440,8 +415,10 @@ class DraPluginServer:
         )
 
     async def _prepare(
-        self, request: pb.NodePrepareResourcesRequest, context: _Context, *, has_share_id: bool
+        self, request: pb.NodePrepareResourcesRequest, context: _Context, *, version: DraVersion
     ) -> pb.NodePrepareResourcesResponse:
+        if request.claims:
+            self._observer.prepares(version.advertised)
         refs = await _parse_refs(request.claims, context)
         good, bad = sort_refs(refs)
         outcomes = {uid: _failed(why) for uid, why in bad.items()}
@@ -449,13 +426,16 @@ class DraPluginServer:
             outcomes |= {ref.uid: _failed(self._refusal) for ref in good}
         else:
             outcomes |= await self._run(self._handler.prepare, good, _failed, context)
+        has_share_id = version.has_share_id
         return pb.NodePrepareResourcesResponse(
             claims={uid: _to_wire(outcome, has_share_id=has_share_id) for uid, outcome in outcomes.items()}
         )
 
     async def _unprepare(
-        self, request: pb.NodeUnprepareResourcesRequest, context: _Context
+        self, request: pb.NodeUnprepareResourcesRequest, context: _Context, *, version: DraVersion
     ) -> pb.NodeUnprepareResourcesResponse:
+        if request.claims:
+            self._observer.unprepares(version.advertised)
         refs = await _parse_refs(request.claims, context)
         good, bad = sort_refs(refs)
         # Nothing was ever prepared for the bad ones, and Unprepare of the unknown succeeds.
@@ -545,16 +525,10 @@ def _complete(
 ) -> dict[str, _Outcome]:
     unknown = answer.keys() - {ref.uid for ref in refs}
     if unknown:
-        log.error(
-            "bug in the driver: it answered for claims that were not asked for: %s",
-            ", ".join(sorted(unknown)),
-        )
-    return {
-        ref.uid: answer[ref.uid]
-        if ref.uid in answer
-        else failed(f"bug in the driver: no answer for claim {ref}")
-        for ref in refs
-    }
+        names = ", ".join(sorted(unknown))
+        log.error("bug in the driver: it answered for claims that were not asked for: %s", names)
+    silence = {ref.uid: failed(f"bug in the driver: no answer for claim {ref}") for ref in refs}
+    return {uid: answer.get(uid, nothing) for uid, nothing in silence.items()}
 
 
 async def _parse_refs(claims: Sequence[pb.Claim], context: _Context) -> list[ClaimRef]:

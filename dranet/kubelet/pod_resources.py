@@ -59,8 +59,7 @@ class PodResources:
         """
         async with self._connect("the node's pods") as channel:
             pods = await _list(channel)
-        found = {name for pod in pods for name in _find_givers(pod)}
-        return frozenset(sorted(found)[:MAX_DEVICES])
+        return frozenset(sorted({name for pod in pods for name in _find_givers(pod)})[:MAX_DEVICES])
 
     @asynccontextmanager
     async def _connect(self, whose: str) -> AsyncIterator[grpc.aio.Channel]:
@@ -126,20 +125,13 @@ def _find_givers(pod: pb.PodResources) -> Iterator[str]:
 
 
 def _parse(pod: pb.PodResources) -> PodDevices:
-    ids = dict.fromkeys(_find_ids(pod))
-    results = dict.fromkeys(_find_results(pod))
-    return PodDevices(tuple(ids)[:MAX_DEVICES], tuple(results)[:MAX_DEVICES])
-
-
-def _find_ids(pod: pb.PodResources) -> Iterator[tuple[str, str]]:
+    ids: dict[tuple[str, str], None] = {}
+    results: dict[AllocationResult, None] = {}
     for container in pod.containers:
         for devices in container.devices:
-            yield from ((devices.resource_name, device) for device in devices.device_ids)
-
-
-def _find_results(pod: pb.PodResources) -> Iterator[AllocationResult]:
-    for container in pod.containers:
+            ids |= {(devices.resource_name, device): None for device in devices.device_ids}
         for claim in container.dynamic_resources:
             for item in claim.claim_resources:
                 if item.driver_name:
-                    yield AllocationResult("", item.driver_name, item.pool_name, item.device_name)
+                    results[AllocationResult("", item.driver_name, item.pool_name, item.device_name)] = None
+    return PodDevices(tuple(ids)[:MAX_DEVICES], tuple(results)[:MAX_DEVICES])

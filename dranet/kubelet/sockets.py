@@ -88,10 +88,8 @@ class OwnerLock:
             raise self._refusal()
         if self._shared and self._identity and theirs not in ("", self._identity):
             self._lock.close()
-            raise SettingsError(
-                f"a driver with {theirs} holds {self.path}, and this one has {self._identity}",
-                hint=_NOT_ALIKE,
-            )
+            why = f"a driver with {theirs} holds {self.path}, and this one has {self._identity}"
+            raise SettingsError(why, hint=_NOT_ALIKE)
 
     def _share(self) -> bool:
         """The first instance writes what later ones must also have. The others wait for the moment that this
@@ -108,10 +106,8 @@ class OwnerLock:
     def _refusal(self) -> SettingsError:
         pid = self._lock.read_holder()
         self._lock.close()
-        return SettingsError(
-            f"another driver{f' (pid {pid})' if pid else ''} holds {self.path}",
-            hint=_WAIT_FOR_THE_LONE_ONE if self._shared else _ONE_OR_WITH_UID,
-        )
+        hint = _WAIT_FOR_THE_LONE_ONE if self._shared else _ONE_OR_WITH_UID
+        return SettingsError(f"another driver{f' (pid {pid})' if pid else ''} holds {self.path}", hint=hint)
 
     def release(self) -> None:
         self._lock.close()
@@ -218,9 +214,8 @@ def _unlink_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise SettingsError(
-            f"{path} is in the way and is not a socket", hint="remove it, or move the kubelet root"
-        )
+        hint = "remove it, or move the kubelet root"
+        raise SettingsError(f"{path} is in the way and is not a socket", hint=hint)
     path.unlink(missing_ok=True)
 
 
@@ -440,13 +435,9 @@ class UnixServer:
         while not self._socket.is_missing():
             if self._socket.is_ours() == foreign:
                 foreign = not foreign
-                log.error("%s", self._describe_owner(foreign=foreign))
+                replaced = "was replaced by another program: the kubelet cannot reach this driver"
+                log.error("%s %s", self.path, replaced if foreign else "is ours again")
             await watch.wait_changed()
-
-    def _describe_owner(self, *, foreign: bool) -> str:
-        if foreign:
-            return f"{self.path} was replaced by another program: the kubelet cannot reach this driver"
-        return f"{self.path} is ours again"
 
     async def _serve_again(self) -> None:
         previous, delay = self._server, FIRST_RETRY_SECONDS
@@ -491,8 +482,7 @@ def _log_unsent(record: logging.LogRecord) -> bool:
 
 def _cannot_listen(path: Path, cause: Exception | None = None) -> SettingsError:
     if not path.parent.is_dir():
-        return SettingsError(
-            f"cannot listen on {path}: folder {path.parent} does not exist", hint="check --kubelet-root"
-        )
+        why = f"cannot listen on {path}: folder {path.parent} does not exist"
+        return SettingsError(why, hint="check --kubelet-root")
     why = str(cause) if cause is not None else "is its folder writable? gRPC wrote the kernel's answer before"
     return SettingsError(f"cannot listen on {path}: {why}")
