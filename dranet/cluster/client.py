@@ -98,9 +98,6 @@ class ApiClient:
         self._pool = ConnectionPool(access)
         self._observer = observer
 
-    def __repr__(self) -> str:
-        return f"ApiClient({self._access.url!r}, {self._pool!r})"
-
     @classmethod
     def from_in_cluster(
         cls,

@@ -63,8 +63,9 @@ def failure_from_status(request: Request, code: int, status: Mapping[str, Any]) 
 
 
 def failure_from_exception(request: Request, url: str, error: Exception) -> ClusterError:
+    cause = error.message if isinstance(error, ProtocolError) else str(error) or type(error).__name__
     return ClusterError(
-        f"{request}: no answer from {url}: {_describe(error)}",
+        f"{request}: no answer from {url}: {'timed out' if isinstance(error, TimeoutError) else cause}",
         reason=Reason.API_UNAVAILABLE,
         retryable=True,
         hint=_transport_hint(error),
@@ -112,20 +113,12 @@ def name_call(request: Request) -> tuple[str, str]:
     return METHOD_VERBS[request.method], resource
 
 
-def _describe(error: Exception) -> str:
-    if isinstance(error, ProtocolError):
-        return error.message
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return str(error) or type(error).__name__
-
-
 def _transport_hint(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in _NOT_IN_ITS_TIME:
-            return "is the clock of this node right? else the server's certificate has to be renewed"
-        return "the certificate authority in use did not sign the server's certificate for this name"
-    return ""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return ""
+    if error.verify_code in _NOT_IN_ITS_TIME:
+        return "is the clock of this node right? else the server's certificate has to be renewed"
+    return "the certificate authority in use did not sign the server's certificate for this name"
 
 
 JsonObject = dict[str, Any]
@@ -227,7 +220,9 @@ def parse_event(request: Request, line: bytes) -> WatchEvent:
     if not isinstance(changed, dict):
         raise ProtocolError(f"watch event without an object: {line[:80]!r}")
     if kind == "ERROR":
-        raise failure_from_status(request, _status_code(changed), changed)
+        code = changed.get("code")
+        code = code if isinstance(code, int) and 400 <= code < 600 else 500
+        raise failure_from_status(request, code, changed)
     event_type = EventType.__members__.get(str(kind))
     is_whole = isinstance(changed.get("metadata"), dict) if kind == "BOOKMARK" else has_identity(changed)
     if event_type is None or not is_whole:
@@ -260,11 +255,6 @@ def check_stored(found: JsonObject, request: str) -> JsonObject:
     if not has_identity(found):
         raise ProtocolError(f"the answer to {request} is no API object: {str(found)[:80]}", retryable=True)
     return found
-
-
-def _status_code(status: JsonObject) -> int:
-    code = status.get("code")
-    return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
 _T = TypeVar("_T")

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -226,7 +227,7 @@ class SliceSync:
         for it: a restart must not take back what is there."""
         if self._follower.features is not None:
             return self._follower.features.unusable
-        stored = find_features(device for found in self._view.slices for device in read_page(found))
+        stored = find_features(chain(*map(read_page, self._view.slices)))
         return frozenset(Feature) - stored
 
     async def _write_pool(self, desired: DesiredPool, unusable: frozenset[Feature]) -> None:
@@ -249,7 +250,7 @@ class SliceSync:
         Raises:
             ClusterError: there is nothing to leave out, or the server refuses it all the same.
         """
-        suspects = find_wanted(desired) - self._find_unusable()
+        suspects = find_features(chain(*desired.pages)) - self._find_unusable()
         if not suspects or self.refused == desired:
             raise error
         self.refused = desired
@@ -325,20 +326,15 @@ class SliceSync:
         )
 
 
-def find_wanted(desired: DesiredPool) -> frozenset[Feature]:
-    return find_features(device for page in desired.pages for device in page)
-
-
 _log = logging.getLogger(__name__)
 
 _CALM_SECONDS = 120.0
 """Others left our slices alone for this long: the next repair is quick again."""
 
 _NODE_SECONDS = 5.0
-"""Seconds between look-ups of a Node object that does not exist yet."""
-
+"""Between look-ups of a Node object that does not exist yet."""
 _NODE_TRIES = 60
-"""For so many times, which is some minutes: it may never come, where the node's name is a wrong one."""
+"""For some minutes: it may never come, where the node's name is a wrong one."""
 
 _REWATCH_SECONDS = (1.0, 30.0)
 """First and longest wait before a broken watch is tried again."""
@@ -359,8 +355,8 @@ class PublishTiming(Struct):
     retries: Backoff = field(default_factory=lambda: Backoff(0.2, 60.0))
     """Between attempts after an error of the API server."""
     patience_seconds: float = 2.0
-    """The first publication waits this long to learn which optional fields the server keeps; after that it goes
-    out without them, and they follow."""
+    """The first publication waits this long to learn which optional fields the server keeps; after that it
+    goes out without them, and they follow."""
     spread_seconds: float = SPREAD_SECONDS
     """Within this time the nodes of a cluster list slices again after a watch has ended."""
 
@@ -421,10 +417,6 @@ class SlicePublisher:
 
     def _unpublish(self) -> None:
         self.is_published = False
-
-    def __repr__(self) -> str:
-        state = "published" if self.is_published else "not published"
-        return f"SlicePublisher({self._empty.driver!r}, {self._empty.pool!r}, {state}, g={self.generation})"
 
     @property
     def generation(self) -> int:
@@ -550,7 +542,7 @@ class SlicePublisher:
             self._asked = True
             await self._follower.wait_known(self._timing.patience_seconds)
         if self.features is not None:
-            self._missing.update(find_wanted(desired), self.features)
+            self._missing.update(find_features(chain(*desired.pages)), self.features)
         await self._sync.sync(desired)
         self._note_published(desired)
         await self._sync.check_owner(desired)

@@ -525,9 +525,6 @@ class ConnectionPool:
         self._context: ssl.SSLContext | None = None
         self._context_signature: tuple[tuple[int, ...], ...] = ()
 
-    def __repr__(self) -> str:
-        return f"ConnectionPool({self._access.url!r}, idle={len(self._idle)})"
-
     def take_idle(self) -> Connection | None:
         """The most recently used idle connection; those that ended meanwhile are dropped."""
         while self._idle:

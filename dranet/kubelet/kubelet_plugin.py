@@ -168,7 +168,13 @@ class KubeletPlugin:
                 f"the registration folder {registry} does not exist",
                 hint="is --kubelet-root the kubelet's root folder, mounted at the same path?",
             )
-        _use_plugin_dir(self._plugin_dir)
+        try:
+            make_plugin_dir(self._plugin_dir)
+        except OSError as error:
+            raise SettingsError(
+                f"cannot use the plugin folder {self._plugin_dir}: {error.strerror}",
+                hint=files.hint_for(error, "check --kubelet-root"),
+            ) from error
         self._lock.acquire()
 
     async def start(self) -> None:
@@ -242,13 +248,3 @@ class KubeletPlugin:
         await self._dra.stop()
         reached(Failpoint.HANDOVER_SOCKETS_REMOVED)
         self._lock.release()
-
-
-def _use_plugin_dir(folder: Path) -> None:
-    try:
-        make_plugin_dir(folder)
-    except OSError as error:
-        raise SettingsError(
-            f"cannot use the plugin folder {folder}: {error.strerror}",
-            hint=files.hint_for(error, "check --kubelet-root"),
-        ) from error

@@ -68,15 +68,13 @@ class KubeletObserver:
         self.capabilities = replace(self.capabilities, asked_at=self._clock())
 
     def notified(self, *, registered: bool, error: str) -> None:
-        self.capabilities = replace(
-            self.capabilities, registered=registered, registered_at=self._clock(), registration_error=error
-        )
+        news = {"registered": registered, "registered_at": self._clock(), "registration_error": error}
+        self.capabilities = replace(self.capabilities, **news)
 
     def reset(self) -> None:
         """Our registration socket was made again: whether the kubelet has registered it is not known yet."""
-        self.capabilities = replace(
-            self.capabilities, registered=None, registered_at=None, registration_error=""
-        )
+        news = {"registered": None, "registered_at": None, "registration_error": ""}
+        self.capabilities = replace(self.capabilities, **news)
 
     def prepares(self, service: str) -> None:
         """``NodePrepareResources`` with at least one claim."""

@@ -88,13 +88,10 @@ class PodResources:
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise
-            return await self._find_listed(channel, pod)
+            wanted, pods = (pod.namespace, pod.name), await _list(channel)
+            return next((item for item in pods if (item.namespace, item.name) == wanted), None)
         found = _readable(answer).pod_resources
         return found if (found.namespace, found.name) == (pod.namespace, pod.name) else None
-
-    async def _find_listed(self, channel: grpc.aio.Channel, pod: PodRef) -> pb.PodResources | None:
-        wanted, pods = (pod.namespace, pod.name), await _list(channel)
-        return next((item for item in pods if (item.namespace, item.name) == wanted), None)
 
 
 async def _list(channel: grpc.aio.Channel) -> Sequence[pb.PodResources]:

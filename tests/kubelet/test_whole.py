@@ -324,7 +324,7 @@ async def test_instances_that_share_have_sockets_of_their_own_and_each_removes_i
 async def test_a_server_that_ends_by_itself_ends_the_driver(kubelet_root: Path, part: str) -> None:
     async with running(kubelet_root) as plugin:
         watching = asyncio.create_task(plugin.watch())
-        server = getattr(plugin, part)._server._server
+        server = getattr(plugin, part)._server
         await server.stop(0)
         with pytest.raises(ExceptionGroup) as caught:
             await asyncio.wait_for(watching, DEADLINE)
