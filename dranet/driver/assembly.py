@@ -22,7 +22,7 @@ from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
-from dranet.driver.features import Features
+from dranet.driver.features import judge_all
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
 from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, HealthObserver, build_rules
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
@@ -486,10 +486,6 @@ class Services:
         return ReadyFile(file, self.readiness.read) if file else None
 
     @cached_property
-    def _features(self) -> Features:
-        return Features(self.settings, self.publisher, self.kubelet, self.nri, self._gpus)
-
-    @cached_property
     def probes(self) -> ProbeServer:
         set_up_gauges(self._metrics, self.store, self._policy, self.publisher, self.kubelet, self.nri)
         status = StatusSources(
@@ -540,7 +536,9 @@ class Services:
 
     def _read_findings(self) -> list[Finding]:
         certificates = self._tls.read_findings() if self._tls is not None else ()
-        return [*self._features.read(), *certificates]
+        served = self._gpus.served if self._gpus.has_gpus else None
+        peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
+        return [*judge_all(self.settings, *peers, served), *certificates]
 
     # --- calls to services that are built later than their callers ---
 

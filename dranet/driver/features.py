@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.slice_plan import Feature
@@ -50,53 +49,20 @@ _SETTINGS: Mapping[Feature, str] = {
 }
 
 
-class _Publisher(Protocol):
-    @property
-    def features(self) -> ApiCapabilities | None: ...
-
-
-class _Kubelet(Protocol):
-    @property
-    def capabilities(self) -> KubeletCapabilities: ...
-
-
-class _Runtime(Protocol):
-    @property
-    def capabilities(self) -> RuntimeCapabilities: ...
-
-
-class _Gpus(Protocol):
-    @property
-    def has_gpus(self) -> bool: ...
-
-    @property
-    def served(self) -> ServedGpus: ...
-
-
-class Features:
-    """Reads from memory what the parts of a running driver have seen."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        publisher: _Publisher,
-        kubelet: _Kubelet,
-        runtime: _Runtime,
-        gpus: _Gpus | None = None,
-    ) -> None:
-        self._gpus = gpus
-        self._settings = settings
-        self._publisher = publisher
-        self._kubelet = kubelet
-        self._runtime = runtime
-
-    def read(self) -> list[Finding]:
-        return [
-            *judge_api(self._publisher.features, self._settings),
-            *judge_kubelet(self._kubelet.capabilities, shares_devices=bool(self._settings.shared_devices)),
-            *judge_runtime(self._runtime.capabilities, self._settings.hook_budget_seconds),
-            *(judge_gpus(self._settings, self._gpus.served) if self._gpus and self._gpus.has_gpus else ()),
-        ]
+def judge_all(
+    settings: Settings,
+    api: ApiCapabilities | None,
+    kubelet: KubeletCapabilities,
+    runtime: RuntimeCapabilities,
+    served: ServedGpus | None = None,
+) -> list[Finding]:
+    """``served`` is ``None`` for a node without GPUs."""
+    return [
+        *judge_api(api, settings),
+        *judge_kubelet(kubelet, shares_devices=bool(settings.shared_devices)),
+        *judge_runtime(runtime, settings.hook_budget_seconds),
+        *(judge_gpus(settings, served) if served is not None else ()),
+    ]
 
 
 def judge_api(features: ApiCapabilities | None, settings: Settings) -> list[Finding]:
@@ -126,14 +92,8 @@ def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
     seen = f"{feature} {support} (feature gate {feature.gate})"
     if not wanted:
         return _note(API, seen, API_FIELD)
-    return Finding(
-        API,
-        Severity.WARNING,
-        seen,
-        _MATTERS[feature],
-        f"turn {feature.gate} on in the API server and the scheduler, or do without: {_SETTINGS[feature]}",
-        API_FIELD,
-    )
+    fix = f"turn {feature.gate} on in the API server and the scheduler, or do without: {_SETTINGS[feature]}"
+    return Finding(API, Severity.WARNING, seen, _MATTERS[feature], fix, API_FIELD)
 
 
 def judge_kubelet(capabilities: KubeletCapabilities, *, shares_devices: bool) -> list[Finding]:
@@ -144,24 +104,16 @@ def judge_kubelet(capabilities: KubeletCapabilities, *, shares_devices: bool) ->
 def _judge_registration(capabilities: KubeletCapabilities) -> Finding:
     if capabilities.registered:
         return ok(KUBELET, f"registered{_since(capabilities.registered_at)}", REGISTRATION)
+    fix = "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?"
     if capabilities.registered is False:
-        return Finding(
-            KUBELET,
-            Severity.PROBLEM,
-            f"refuses to register the driver: {capabilities.registration_error}",
-            "no pod with a claim of ours starts on this node",
-            "the text is the kubelet's own; it tries again by itself",
-            REGISTRATION,
-        )
-    has_asked = bool(capabilities.asked_at)
-    return Finding(
-        KUBELET,
-        Severity.PROBLEM,
-        "has asked who we are and not answered yet" if has_asked else "has not found the driver yet",
-        "no pod with a claim of ours starts on this node",
-        "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?",
-        REGISTRATION,
-    )
+        seen = f"refuses to register the driver: {capabilities.registration_error}"
+        fix = "the text is the kubelet's own; it tries again by itself"
+    elif capabilities.asked_at:
+        seen = "has asked who we are and not answered yet"
+    else:
+        seen = "has not found the driver yet"
+    matters = "no pod with a claim of ours starts on this node"
+    return Finding(KUBELET, Severity.PROBLEM, seen, matters, fix, REGISTRATION)
 
 
 def _judge_dra_service(capabilities: KubeletCapabilities, *, shares_devices: bool) -> Finding:
@@ -187,28 +139,18 @@ def _judge_health(capabilities: KubeletCapabilities) -> Finding:
         return _note(
             KUBELET, f"watched device health ({capabilities.health_service}), not now", KUBELET_HEALTH
         )
-    return Finding(
-        KUBELET,
-        Severity.NOTE,
-        "does not watch device health (feature gate ResourceHealthStatus)",
-        "pods do not show the health of their devices; taints and metrics do not depend on it",
-        id=KUBELET_HEALTH,
-    )
+    seen = "does not watch device health (feature gate ResourceHealthStatus)"
+    matters = "pods do not show the health of their devices; taints and metrics do not depend on it"
+    return Finding(KUBELET, Severity.NOTE, seen, matters, id=KUBELET_HEALTH)
 
 
 def judge_runtime(capabilities: RuntimeCapabilities, hook_budget_seconds: float) -> list[Finding]:
     """Its name and version, how long it waits for a hook, and whether what CDI adds reaches containers."""
     if not capabilities.name:
-        return [
-            Finding(
-                RUNTIME,
-                Severity.PROBLEM,
-                "has not connected over NRI yet",
-                "no NIC can be attached, so no claim with a NIC is prepared",
-                "enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?",
-                RUNTIME_NRI,
-            )
-        ]
+        seen = "has not connected over NRI yet"
+        matters = "no NIC can be attached, so no claim with a NIC is prepared"
+        fix = "enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?"
+        return [Finding(RUNTIME, Severity.PROBLEM, seen, matters, fix, RUNTIME_NRI)]
     return [
         ok(RUNTIME, f"{capabilities.name} {capabilities.version}".strip(), RUNTIME_NRI),
         _judge_patience(capabilities.request_timeout_seconds, hook_budget_seconds),
@@ -229,25 +171,17 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
         patience = f"does not report how long it waits for a hook ({usual})"
         if hook_budget_seconds < DEFAULT_REQUEST_TIMEOUT_SECONDS:
             return _note(RUNTIME, patience, PATIENCE)
-        return Finding(
-            RUNTIME,
-            Severity.WARNING,
-            f"{patience}, and --hook-budget-seconds is {hook_budget_seconds:g} s",
-            "where it waits less, pods start without their devices",
-            f"make sure that plugin_request_timeout of the runtime is above {hook_budget_seconds:g} s",
-            PATIENCE,
-        )
+        seen = f"{patience}, and --hook-budget-seconds is {hook_budget_seconds:g} s"
+        matters = "where it waits less, pods start without their devices"
+        fix = f"make sure that plugin_request_timeout of the runtime is above {hook_budget_seconds:g} s"
+        return Finding(RUNTIME, Severity.WARNING, seen, matters, fix, PATIENCE)
     seen = f"waits {timeout_seconds:g} s for a hook"
     if timeout_seconds >= hook_budget_seconds:
         return ok(RUNTIME, seen, PATIENCE)
-    return Finding(
-        RUNTIME,
-        Severity.WARNING,
-        f"{seen}, less than --hook-budget-seconds ({hook_budget_seconds:g} s)",
-        "the driver answers earlier than it was set to; a slow attach goes on behind the answer",
-        f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s",
-        PATIENCE,
-    )
+    seen = f"{seen}, less than --hook-budget-seconds ({hook_budget_seconds:g} s)"
+    matters = "the driver answers earlier than it was set to; a slow attach goes on behind the answer"
+    fix = f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s"
+    return Finding(RUNTIME, Severity.WARNING, seen, matters, fix, PATIENCE)
 
 
 def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
@@ -256,16 +190,10 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
     if mode is not PublishGpus.AUTO:
         return [_note(GPUS, f"{mode} offered, as publish_gpus sets", GPU_OFFER)]
     if not served.is_known:
-        return [
-            Finding(
-                GPUS,
-                Severity.WARNING,
-                "not offered: the API server has not reported yet whether another driver serves them",
-                "claims that ask this driver for a GPU wait",
-                "may the driver list resourceslices and get its node? --publish-gpus=always does not ask",
-                GPU_OFFER,
-            )
-        ]
+        seen = "not offered: the API server has not reported yet whether another driver serves them"
+        matters = "claims that ask this driver for a GPU wait"
+        fix = "may the driver list resourceslices and get its node? --publish-gpus=always does not ask"
+        return [Finding(GPUS, Severity.WARNING, seen, matters, fix, GPU_OFFER)]
     left = [
         _note(GPUS, f"{vendor}: left to {server}", GPU_OFFER) for vendor, server in served.by_vendor.items()
     ]

@@ -293,19 +293,16 @@ class GpuServers:
         before."""
         usable = frozenset(gpu.vendor for gpu in gpus if gpu.char_devices)
         if self._usable is None:
-            since = self._find_beginning(now)
+            # The first scan: where GPUs were never ours, they may be free since the boot. If an earlier
+            # instance left them to another driver, it is since now.
+            known = None if self._own is None else self._own.read()
+            self._were_ours = known or frozenset()
+            since = now - self._read_uptime() if known is None else now
             started = dict.fromkeys(usable if now - since < self._return_seconds else (), since)
         else:
             started = dict.fromkeys(usable - self._usable, now)
         self._usable = usable
         return {vendor: since for vendor, since in started.items() if vendor not in self._were_ours}
-
-    def _find_beginning(self, now: float) -> float:
-        """Return since when GPUs that were not ours before may be free, for a driver that has just started:
-        since the boot, or since now if an earlier instance left them to another driver."""
-        known = None if self._own is None else self._own.read()
-        self._were_ours = known or frozenset()
-        return now - self._read_uptime() if known is None else now
 
     def _is_free(self, vendor: str, now: float) -> bool:
         """Whether the delay is over and the latest answers are newer than its end.

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.slice_plan import Feature
 from dranet.driver.features import (
-    Features,
     find_wanted,
+    judge_all,
     judge_api,
     judge_gpus,
     judge_kubelet,
@@ -254,25 +254,12 @@ def test_gpus_are_said_to_be_whose_they_are() -> None:
     assert [f.seen for f in judge_gpus(never, left)] == ["never offered, as publish_gpus sets"]
 
 
-class Peer:
-    """Stands for a part of the driver."""
-
-    def __init__(self, *, features: Any = None, capabilities: Any = None) -> None:
-        self.features = features
-        self.capabilities = capabilities
-
-
-FEATURES = Features(
-    Settings(),
-    Peer(features=all_of(Support.DROPPED)),
-    Peer(capabilities=REGISTERED),
-    Peer(capabilities=CONNECTED),
-)
+FINDINGS = judge_all(Settings(), all_of(Support.DROPPED), REGISTERED, CONNECTED)
 
 
 async def fetch(path: str, *, ready: bool = True) -> tuple[int, str]:
     parts = {"kubelet": PartState(ready, "" if ready else "not yet")}
-    server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(lambda: parts, read_features=FEATURES.read))
+    server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(lambda: parts, read_features=lambda: FINDINGS))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     with contextlib.closing(writer):
@@ -305,5 +292,5 @@ async def test_the_page_for_programs_has_parts_and_findings() -> None:
     document = json.loads(body)
     assert status == 503
     assert document["parts"] == [{"name": "kubelet", "ready": False, "detail": "not yet"}]
-    assert [parse_finding(data) for data in document["features"]] == FEATURES.read()
-    assert ok("kubelet", "calls v1.DRAPlugin", "kubelet-dra-service") in FEATURES.read()
+    assert [parse_finding(data) for data in document["features"]] == FINDINGS
+    assert ok("kubelet", "calls v1.DRAPlugin", "kubelet-dra-service") in FINDINGS

@@ -89,19 +89,16 @@ class GpuMatch(Struct, frozen=True):
 
 def observe_container(container: Container) -> ContainerObservation:
     numbers = ((node.major, node.minor) for node in container.devices if may_be_gpu_node(node.path))
+    # Cut off: a pod chooses what its containers show, and it is kept for the pod's life.
+    names = (name._replace(name=name.name[:MAX_NAME]) for name in _find_names(container))
     return ContainerObservation(
         container.name,
-        tuple(dict.fromkeys(_find_names(container)))[:MAX_OBSERVED],
+        tuple(dict.fromkeys(names))[:MAX_OBSERVED],
         tuple(dict.fromkeys(numbers))[:MAX_OBSERVED],
     )
 
 
 def _find_names(container: Container) -> Iterator[GpuName]:
-    """Truncate: a pod chooses what its containers show, and it is kept for the pod's life."""
-    return (name._replace(name=name.name[:MAX_NAME]) for name in _find_whole_names(container))
-
-
-def _find_whole_names(container: Container) -> Iterator[GpuName]:
     for name in container.cdi_devices:
         if (parsed := parse_cdi_name(name)) is not None:
             yield GpuName(GpuSource.CDI, *parsed)
@@ -124,7 +121,8 @@ def match_container(seen: ContainerObservation, facts: NodeFacts) -> GpuMatch:
 def _match(seen: ContainerObservation, facts: NodeFacts) -> GpuMatch:
     gpus = facts.gpus
     by_name = match_names(seen.names, facts, _match_name)
-    by_node = tuple(FoundGpu(address, GpuSource.DEVICE_NODES) for address in _match_nodes(seen.nodes, gpus))
+    nodes = set(seen.nodes)
+    by_node = tuple(FoundGpu(g.pci_address, GpuSource.DEVICE_NODES) for g in gpus if _own_nodes(g) & nodes)
     has_every_node = 0 < len(by_node) == len([gpu for gpu in gpus if _own_nodes(gpu)])
     if by_name.found and not by_name.unclear:
         return by_name
@@ -190,12 +188,6 @@ def _names_of(gpu: Gpu) -> Iterator[str]:
     for node in gpu.char_devices:
         if node.path not in SHARED_GPU_NODES:
             yield node.path.rpartition("/")[2].lower()
-
-
-def _match_nodes(nodes: Sequence[tuple[int, int]], gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Return GPUs with a node of their own among these; nodes that GPUs share identify none."""
-    wanted = set(nodes)
-    return (gpu.pci_address for gpu in gpus if _own_nodes(gpu) & wanted)
 
 
 def _own_nodes(gpu: Gpu) -> set[tuple[int, int]]:

@@ -234,17 +234,14 @@ class TokenReviews:
             async with asyncio.timeout(ANSWER_SECONDS), self._turn:
                 refusal = await self._ask(token, path)
         except (TimeoutError, DranetError) as error:
-            self._log_problem(str(error) or "no answer in time")
+            problem = str(error) or "no answer in time"
+            if problem != self._problem:  # logged once; it is none of the caller's business
+                log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)
+            self._problem = problem
             return Response("503 Service Unavailable", _UNANSWERED, headers=_LATER)
         self._problem = ""
         self._remember(key, refusal)
         return refusal
-
-    def _log_problem(self, problem: str) -> None:
-        """Log the problem once. It is between the driver and the API server, so callers do not see it."""
-        if problem != self._problem:
-            log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)
-        self._problem = problem
 
     async def _ask(self, token: str, path: str) -> Response | None:
         user = await fetch_user(self._client, token)

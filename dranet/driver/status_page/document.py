@@ -51,6 +51,10 @@ def element(name: str, /, *content: str, **attributes: str) -> Html:
     return Html(f"<{name}{written}>{join(content)}</{name}>")
 
 
+def note(words: str) -> Html:
+    return element("p", words, class_="empty")
+
+
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     """A table on a desktop, cards on a phone. Roles are repeated because ``display: block`` removes them from
     the elements; the first cell names the row."""
@@ -116,7 +120,7 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
     hidden = len(look.inventory) - len(shown)
     if not shown:
         words = "No device of this node has a place in the hardware, and none is offered."
-        return join([element("p", words, class_="empty"), _software(hidden)])
+        return join([note(words), _software(hidden)])
     important_first = sorted(shown, key=lambda one: not (one.published or one.device.name in holders))
     names, reader = name_hardware(look), DeviceSummarizer(look.facts)
     rows = [
@@ -130,16 +134,14 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
 
 
 def _left_out(count: int, where: str) -> Html:
-    return element("p", f"and {count} {where}", class_="empty") if count > 0 else EMPTY
+    return note(f"and {count} {where}") if count > 0 else EMPTY
 
 
 def _software(count: int) -> Html:
     if not count:
         return EMPTY
     words = "1 link that software made is" if count == 1 else f"{count} links that software made are"
-    return element(
-        "p", f"{words} not offered and not shown: dranet devices --all lists them.", class_="empty"
-    )
+    return note(f"{words} not offered and not shown: dranet devices --all lists them.")
 
 
 def _device_row(
@@ -186,13 +188,8 @@ _CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices, and how near they are to th
 def show_claims(content: Content) -> Html:
     """Show a row for each claim, or a sentence if no claim is prepared."""
     if not content.claims:
-        nothing = element(
-            "p",
-            "No claims are prepared on this node. That is normal while no pod with a claim "
-            "of this driver is here.",
-            class_="empty",
-        )
-        return join([nothing, _unreadable(content.unreadable_claims)])
+        words = "No claims are prepared on this node. That is normal while no pod with a claim of this driver"
+        return join([note(f"{words} is here."), _unreadable(content.unreadable_claims)])
     ordered = sorted(content.claims, key=lambda seen: (str(seen.record.pod), str(seen.record.claim)))
     rows = [_claim_row(seen, content) for seen in ordered[:MOST_CLAIMS]]
     claims = table("What is prepared for pods on this node", _CLAIMS_HEADER, rows)
@@ -445,11 +442,7 @@ def _draw(picture: Picture, measures: Measures, name: str) -> Html:
 
 def _recent_events(events: Sequence[RecentEvent], now: float) -> Html:
     if not events:
-        return element(
-            "p",
-            "Nothing has happened yet: what the driver reports as Events also appears here.",
-            class_="empty",
-        )
+        return note("Nothing has happened yet: what the driver reports as Events also appears here.")
     rows = [
         (
             show_time(item.at, now),
@@ -470,7 +463,7 @@ _CLASS = {Severity.OK: "good", Severity.NOTE: "", Severity.WARNING: "bad", Sever
 
 def _findings(findings: Sequence[Finding]) -> Html:
     if not findings:
-        return element("p", "Nothing has been found out yet.", class_="empty")
+        return note("Nothing has been found out yet.")
     rows = [
         (
             finding.part,
