@@ -4,9 +4,8 @@ Pure: the clocks are passed in. ``now`` (``time.monotonic``, the same for all pr
 and measures. ``wall`` (Unix seconds) only appears in messages, so a step of the node's clock changes no
 result.
 
-A fault is raised when it has persisted, and cleared when it has been gone for longer (:func:`step`). The
-taints are those of KEP-5055: only a device that carries nothing may keep pods away or evict them, every other
-fault is shown with the effect ``None``. There is one key for each class of faults, four at most.
+The taints are those of KEP-5055: only a device that carries nothing may keep pods away or evict them, every
+other fault is shown with the effect ``None``. There is one key for each class of faults, four at most.
 """
 
 from __future__ import annotations
@@ -170,9 +169,9 @@ MOST_DOUBLINGS = 4
 
 class Damping(Struct, frozen=True):
     raise_seconds: float = 10.0
-    """Seconds that a fault must persist before it is raised."""
+    """For how long a fault must persist before it is raised."""
     clear_seconds: float = 60.0
-    """Seconds that a fault must be gone before it is cleared; doubled for each relapse."""
+    """For how long it must be gone before it is cleared; doubled for each relapse."""
 
     def hold_seconds(self, relapses: int) -> float:
         return float(self.clear_seconds * 2 ** min(relapses, MOST_DOUBLINGS))
@@ -260,7 +259,6 @@ class Counters:
         self._forget_before(now - self._window)
 
     def restart(self) -> None:
-        """Forget all readings: the device changed hands."""
         self._kept = []
 
     def growth(self, name: str, now: float) -> tuple[int, int]:
@@ -296,8 +294,6 @@ trains is normal."""
 
 
 class Patience(Struct, frozen=True):
-    """For how long the tracker waits and compares."""
-
     damping: Damping = field(default=Damping())
     training_seconds: float = 60.0
     """How long a link that was switched on or moved may take until it works."""
@@ -381,15 +377,9 @@ class DeviceTracker:
 
     @property
     def memory(self) -> DeviceMemory:
-        """What to keep for the next start of the driver."""
-        return DeviceMemory(
-            {
-                kind: known
-                for kind, known in self._faults.items()
-                if known.state.raised or known.state.cleared_at is not None
-            },
-            dict(self._versions),
-        )
+        states = {kind: known.state for kind, known in self._faults.items()}
+        kept = [kind for kind, state in states.items() if state.raised or state.cleared_at is not None]
+        return DeviceMemory({kind: self._faults[kind] for kind in kept}, dict(self._versions))
 
     @property
     def due(self) -> float | None:
@@ -417,7 +407,8 @@ class DeviceTracker:
     def observe(self, seen: HealthObservation, now: float, wall: float) -> int:
         """Take in an observation, and return how often the carrier was lost since the last one."""
         self._last_seen, self._looked_at = seen, now
-        if self._has_new_start(seen):
+        was_off = seen.times_off != self._times_off and not is_on_infiniband(seen)
+        if self._on_since is None or _is_off(seen) or seen.holder != self._holder or was_off:
             self._start_again(seen, now)
         losses = self._note_counters(seen, now)
         shown = find_present(seen)
@@ -435,11 +426,6 @@ class DeviceTracker:
         self._faults = {k: known for k, known in stepped.items() if is_of_interest(known.state, now, damping)}
         self.health = self._judge(seen, shown)
         return losses
-
-    def _has_new_start(self, seen: HealthObservation) -> bool:
-        is_moved = seen.holder != self._holder
-        was_off = seen.times_off != self._times_off and not is_on_infiniband(seen)
-        return self._on_since is None or _is_off(seen) or is_moved or was_off
 
     def _start_again(self, seen: HealthObservation, now: float) -> None:
         """Begin training. Moving a link, or switching it off and on, loses its carrier; such losses do not

@@ -1,14 +1,9 @@
 """The node's GPUs: which driver gives them to pods, and how one gets into containers.
 
-Slices of other drivers, the Node object and the kubelet show whose they are. The rule is pure
-(``inventory.offer``); this module applies it over time. When a vendor's driver appears, our GPUs are
-withdrawn at the next scan, except those that pods have. When it disappears, its GPUs become ours after a
-delay: its slices also vanish during its own update, while its pods still hold their GPUs. Before the first
-answer no GPU is offered, and the first publication waits for it, so that a restart withdraws none.
-
-After a boot, or when a GPU's kernel driver was just loaded, GPUs are not offered for a while: the vendor's
-driver starts at the same time, perhaps later. The same holds for GPUs that another driver served when this
-one ended. GPUs that were ours before (:class:`OwnGpus`) need no delay.
+The rule is pure (``inventory.offer``); this module applies it over time. When a vendor's driver appears, our
+GPUs are withdrawn, except those that pods have. When it disappears, its GPUs become ours after a delay: its
+slices also vanish during its update. GPUs that just became usable wait as well, unless they were ours before
+(:class:`OwnGpus`). Until the first answer none is offered, and the first publication waits for it.
 """
 
 from __future__ import annotations
@@ -210,7 +205,6 @@ class GpuServers:
         return self._clock() - self._answered_at > PATIENCE_SECONDS
 
     def take_resources(self, resources: Collection[str]) -> None:
-        """Take the extended resources of the Node, as they are now."""
         news = frozenset(resources)
         if news != self._resources:
             self._resources = news
@@ -231,7 +225,6 @@ class GpuServers:
             self._notify()
 
     def judge(self, gpus: Sequence[Gpu]) -> ServedGpus:
-        """Return which drivers serve these GPUs of the node now."""
         if gpus and not self.has_gpus:
             self.has_gpus = True
             self._callbacks.on_gpus()
@@ -293,8 +286,8 @@ class GpuServers:
         before."""
         usable = frozenset(gpu.vendor for gpu in gpus if gpu.char_devices)
         if self._usable is None:
-            # The first scan: where GPUs were never ours, they may be free since the boot. If an earlier
-            # instance left them to another driver, it is since now.
+            # The first scan: GPUs that were not ours may be free since the boot, or since now if an earlier
+            # instance left them to another driver.
             known = None if self._own is None else self._own.read()
             self._were_ours = known or frozenset()
             since = now - self._read_uptime() if known is None else now

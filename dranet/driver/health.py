@@ -1,14 +1,9 @@
 """Observations -> health over time -> the kubelet, the slices, Events and metrics.
 
-An observation of a device unites the scan, its link in a pod and its counters. The scan does not see a device
-in a pod: its link is reported from inside the pod (``kernel.namespaces.pod_links``), its RDMA ports by sysfs
-in shared mode and from the pod's namespace in exclusive mode.
-
-:class:`HealthMonitor` observes after each scan and whenever a link in a pod has changed. In between it only
-does so while a fault must persist, or be gone, for some time. Every instance of the driver follows the health
-of devices. Only the leader reports it to the kubelet, writes Events and the file, and publishes taints: two
-instances that disagree by a second about the begin of a fault would make the kubelet rewrite the pod's status
-with each report.
+The scan does not see a device in a pod: its link is reported from inside the pod
+(``kernel.namespaces.pod_links``), its RDMA ports by sysfs in shared mode and from the pod's namespace in
+exclusive mode. Every instance of the driver follows the health of devices, and only the leader reports it:
+two that disagree by a second would make the kubelet rewrite the pod's status with each report.
 """
 
 from __future__ import annotations
@@ -206,7 +201,7 @@ class HealthObserver:
         return HealthCounters()
 
     async def read_all(self) -> None:
-        """Read the health counters of every offered device, and have the links of pods reported again."""
+        """Read the counters of every device, and have the links of pods reported again."""
         if not self.inventory.is_live:
             return
         holders, view = self.find_holders(), self.inventory.view
@@ -335,8 +330,6 @@ _STATES = {True: "healthy", False: "unhealthy", None: "unknown"}
 
 
 class HealthRules(Struct, frozen=True):
-    """The operator's settings."""
-
     pool: str
     patience: Patience
     hardest: TaintEffect | None
@@ -365,8 +358,6 @@ def build_rules(settings: Settings) -> HealthRules:
 
 
 class HealthCallbacks(Struct, frozen=True):
-    """What connects the monitor with the rest of the driver."""
-
     on_change: Callable[[], None]
     on_taints: Callable[[], None]
     """Called when taints have changed between two scans."""
@@ -375,8 +366,6 @@ class HealthCallbacks(Struct, frozen=True):
 
 
 class Clocks(Struct, frozen=True):
-    """Where the time comes from, in seconds."""
-
     steady: Callable[[], float] = time.monotonic
     """For durations."""
     wall: Callable[[], float] = time.time
@@ -498,7 +487,6 @@ class HealthMonitor:
         return held | down
 
     def look(self) -> None:
-        """Update the health of every device from what is known now, and report changes."""
         holders = self._observer.find_holders()
         now, wall = self._clock(), self._wall()
         seen: dict[str, DeviceTracker] = {}
@@ -532,7 +520,7 @@ class HealthMonitor:
             self._announcer.health_changed(name, holder.pods, healthy=not is_bad, message=message)
 
     def _conclude(self, holders: Mapping[str, Holder]) -> None:
-        facts = [*self._build_facts(), *self._build_facts_of_gone(holders)]
+        facts = list(self._build_facts(holders))
         hardest = self._rules.hardest
         tainted = {name: build_taints(t.health.faults, hardest) for name, t in self._trackers.items()}
         self.taints = {name: taints for name, taints in tainted.items() if taints}
@@ -542,22 +530,15 @@ class HealthMonitor:
             self._count(facts)
             self._on_change()
 
-    def _build_facts(self) -> list[DeviceHealthFact]:
-        facts = []
-        for device in self._inventory.view.offered.values():
+    def _build_facts(self, holders: Mapping[str, Holder]) -> Iterator[DeviceHealthFact]:
+        pool, view = self._rules.pool, self._inventory.view
+        for device in view.offered.values():
             tracker = self._trackers.get(device.name)
             health = tracker.health if tracker is not None else _UNWATCHED[device.kind is DeviceKind.GPU]
-            facts.append(DeviceHealthFact(self._rules.pool, device.name, health.healthy, health.message))
-        return facts
-
-    def _build_facts_of_gone(self, holders: Mapping[str, Holder]) -> list[DeviceHealthFact]:
-        """Return facts about devices that were unplugged, or fell off the bus, while a pod has them."""
-        not_offered = self._inventory.view.not_offered
-        return [
-            DeviceHealthFact(self._rules.pool, name, False, f"{name} {not_offered[name].reason}")
-            for name, holder in holders.items()
-            if holder.mover and name in not_offered
-        ]
+            yield DeviceHealthFact(pool, device.name, health.healthy, health.message)
+        for name, holder in holders.items():
+            if holder.mover and name in view.not_offered:  # unplugged, or off the bus, while a pod has it
+                yield DeviceHealthFact(pool, name, False, f"{name} {view.not_offered[name].reason}")
 
     def _count(self, facts: Sequence[DeviceHealthFact]) -> None:
         states = Counter(_STATES[fact.healthy] for fact in facts)

@@ -106,7 +106,7 @@ class ActionLog:
         log.info("%s: %s", Action.REMOVED, _WORDS[Why.NO_RECORD], extra={"context": context})
 
     def note_failure(self, why: Why, record: PreparedClaim, error: Exception | str) -> bool:
-        """Return whether the failure is news."""
+        """Whether the failure is news."""
         self.metrics.actions.labels(Action.FAILED, why).inc()
         is_news = self._failures.get(record.claim.uid) != str(error)
         self._failures[record.claim.uid] = str(error)
@@ -307,7 +307,7 @@ def _are_placed(records: Sequence[PreparedClaim], pod: PodSandbox) -> bool:
 
 
 class FileReconciler:
-    """Files against records. Blocking: for a worker thread."""
+    """Blocking: for a worker thread."""
 
     def __init__(
         self,
@@ -365,10 +365,7 @@ class FileReconciler:
 
     def shut_gates(self) -> None:
         """Close the gates of claims that several pods may use, unless a container is being started with them.
-
-        Raises:
-            StoreError: a ready file cannot be removed.
-        """
+        Raises StoreError: a ready file cannot be removed."""
         with self._attachments.locked():
             for pod_uid in {record.pod.uid for record in self._store.get_all()}:
                 self._windows.sweep(pod_uid, self._store.get_by_pod(pod_uid))
@@ -390,8 +387,6 @@ _GONE = {
 
 
 class OwnerReconciler:
-    """Claims against the API server."""
-
     def __init__(
         self,
         driver_name: str,
@@ -422,8 +417,7 @@ class OwnerReconciler:
         self._doubted.add(claim_uid)
 
     async def reconcile(self, records: Iterable[PreparedClaim], living_pods: Collection[str]) -> None:
-        """Look at each claim that has been without a sandbox for long. ``living_pods`` are the UIDs of pods
-        that have one."""
+        """``living_pods`` are the UIDs of pods that have a sandbox."""
         idle = {r.claim.uid: r for r in records if not r.netns_path and r.pod.uid not in living_pods}
         now = self._now()
         self._waiting_since = {uid: self._waiting_since.get(uid, now) for uid in idle}
@@ -446,11 +440,7 @@ class OwnerReconciler:
             self._actions.note(Action.FORGOTTEN, why, record)
 
     async def _find_why_unowned(self, record: PreparedClaim) -> Why | None:
-        """``None`` where the claim has the devices still.
-
-        Raises:
-            ClusterError: no answer, or a refusal: the owner is unknown.
-        """
+        """``None`` where the claim has the devices still. Raises ClusterError: the owner is unknown."""
         try:
             claim = await self._fetch(record.claim)
         except ClaimError as error:
@@ -475,8 +465,6 @@ class Reconcilers(Struct, frozen=True):
 
 
 class ReconcileLoop:
-    """Runs the reconcilers, one at a time."""
-
     def __init__(
         self,
         store: ClaimStore,

@@ -379,7 +379,6 @@ class PodGpus:
             self.notify(pod_uid)
 
     def notify(self, pod_uid: str) -> None:
-        """Call the listeners: the pod has its devices now."""
         for listener in self.listeners:
             listener(pod_uid)
 

@@ -1,10 +1,9 @@
 """The alignment verdicts of all pods, kept up to date outside the hooks.
 
 Nothing is stored: a verdict is computed from records, inventory and the pod's GPUs when it is written and
-whenever one of them changes. Two tasks wait for news and do nothing at idle. One judges, in memory, and has
-statuses written again if they contain something else. The other asks: the API server for the pod's other
-claims, if another driver serves the node's GPUs; the kubelet, if containers do not show clearly what they
-have. A missing answer delays no verdict. It is asked for again, ever more rarely, while the pod lives.
+whenever one of them changes. The API server is asked for the pod's other claims if another driver serves the
+node's GPUs, the kubelet if containers do not show clearly what they have. A missing answer delays no verdict,
+and is asked for again, ever more rarely, while the pod lives.
 """
 
 from __future__ import annotations
@@ -145,11 +144,9 @@ class Verdicts:
         self._own = {uid for uid in self._own if self._store.get(uid) is not None}
 
     def count_level(self, level: str) -> int:
-        """Return how many devices in pods are now at this level of :data:`LEVELS`."""
         return sum(_level_of(verdict) == level for verdict in self._find_placed())
 
     def count_worse(self) -> int:
-        """Return how many devices are in pods now although the node had a closer one."""
         return sum(verdict is not None and verdict.is_surely_worse for verdict in self._find_placed())
 
     def _find_placed(self) -> Iterator[Verdict | None]:

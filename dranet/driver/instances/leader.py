@@ -7,8 +7,6 @@ slices, renews leases and looks around regularly. The leadership changes by two 
 * The leader ends its tasks and releases the lock. It answers calls until it is stopped, and leads again if
   its successor dies.
 * A killed instance loses its locks, and the one that waits takes over.
-
-An instance that is alone does not poll: the folder wakes it when another one comes.
 """
 
 from __future__ import annotations

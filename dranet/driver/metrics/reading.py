@@ -1,9 +1,8 @@
 """The kernel's counters, read for one scrape by one thread that ends with it.
 
-The thread reads the node, then enters one pod's network namespace after another. Between scrapes nothing is
-open and nothing waits. Each part is recorded as soon as it is read, with the current place: a scraper that
-stops waiting for a place that hangs has the rest, and can avoid that place next time. What cannot be read is
-absent, never 0.
+The thread reads the node, then enters one pod's network namespace after another. Each part is recorded as
+soon as it is read, with the current place: a scraper that stops waiting for a place that hangs has the rest,
+and can avoid that place next time. What cannot be read is absent, never 0.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def _find_in_pods(
             if prepared.plan is None or prepared.device.kind is DeviceKind.GPU:
                 continue
             shared = prepared.plan.is_on_top
-            seen = _find_link(prepared, seen_in[uid], is_shared=shared)
+            seen = _find_link(prepared.device, prepared.plan.pod_ifname, seen_in[uid], is_shared=shared)
             verdict = known.get((record.claim.uid, position))
             is_clear = verdict is not None and not verdict.is_unclear
             yield PodDevice(
@@ -174,14 +173,13 @@ def _find_limited(
 
 
 def _find_link(
-    prepared: PreparedDevice, links: Sequence[CountedLink], *, is_shared: bool
+    device: Device, ifname: str, links: Sequence[CountedLink], *, is_shared: bool
 ) -> CountedLink | None:
-    ifname = prepared.plan.pod_ifname if prepared.plan is not None else ""
     if not ifname:
         return None
     if is_shared:
         return next((seen for seen in links if seen.link.ifname == ifname), None)
-    return find_moved_link(prepared.device, ifname, links)
+    return find_moved_link(device, ifname, links)
 
 
 def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStates) -> Iterator[NodeDevice]:
@@ -257,11 +255,7 @@ class _Visit(Struct, frozen=True):
     """Those that were moved into it."""
     is_limited: bool
     is_rdma_exclusive: bool
-
-    @property
-    def has_rdma(self) -> bool:
-        """Whether it has RDMA devices that are only visible inside."""
-        return self.is_rdma_exclusive and any(device.device.rdma_device for device in self.devices)
+    """Whether its RDMA devices are only visible inside."""
 
 
 class CounterReader:
@@ -316,7 +310,7 @@ class CounterReader:
             visit.netns.enter_for_good()
             self._read_place(visit.uid, visit.devices, into)
             self._read_speeds(visit, fresh, into)
-            if visit.has_rdma:
+            if visit.is_rdma_exclusive and any(device.device.rdma_device for device in visit.devices):
                 with open_sysfs(visit.netns) as root:
                     for device in visit.devices:
                         if device.device.rdma_device:

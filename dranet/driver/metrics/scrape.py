@@ -1,9 +1,8 @@
 """Answers a scrape: the driver's own metrics, and what the kernel counts now for devices and pods.
 
-Nothing is read between two scrapes. Blocking reads have a thread of their own, so neither the event loop nor
-a hook waits for them. If the kernel hangs, the answer comes in time without what could not be read. The
-thread is abandoned, and its place (a pod, an RDMA device) is left out until it returns, so only its series
-are missing. Concurrent scrapes, as from a pair of Prometheus servers, get the same answer.
+Blocking reads have a thread of their own. If the kernel hangs, the answer comes in time without what could
+not be read: the thread is abandoned, and its place (a pod, an RDMA device) is left out until it returns.
+Concurrent scrapes, as from a pair of Prometheus servers, get the same answer.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class Scraper:
         return self._metrics.render() + devices
 
     async def _read_anew(self) -> bytes:
-        """Read, and keep the result for other scrapes for a while."""
         kept = 0.0
         try:
             text = await self._read()

@@ -35,7 +35,7 @@ from dranet.telemetry import Metrics
 
 
 class Readiness:
-    """Reads the state of the services. ``pod_uid`` is empty for an instance that is alone on its node."""
+    """``pod_uid`` is empty for an instance that is alone on its node."""
 
     def __init__(
         self,
@@ -121,7 +121,6 @@ class ReadyFile:
             ) from error
 
     async def run(self) -> None:
-        """Follow the driver's state, until cancelled."""
         while True:
             self.update()
             await asyncio.sleep(LOOK_SECONDS)
@@ -142,15 +141,12 @@ class ReadyFile:
         self._there = ready
 
     def remove(self) -> None:
-        """Remove the file for good; repeatable."""
         with contextlib.suppress(OSError):
             files.remove_file(self._path)
         self._there = False
 
 
 class PartState(Struct, frozen=True):
-    """One line of ``/readyz``."""
-
     ready: bool
     detail: str = ""
 
@@ -178,8 +174,6 @@ class PortContent(Struct, frozen=True):
 
 
 class Routes:
-    """The answers by path, from what the services have in memory."""
-
     def __init__(
         self, content: PortContent, read_metrics: Callable[[], Awaitable[bytes]], access: Access
     ) -> None:
@@ -302,7 +296,6 @@ class ProbeServer:
                 self.release_port()
 
     def want_port(self) -> None:
-        """Listen from now on."""
         if self._server is None:
             self._wanted.set()
 

@@ -72,7 +72,6 @@ class Announcer:
         """By claim UID: what another instance was to report."""
 
     def prepared(self, record: PreparedClaim) -> None:
-        """Report that the plan is committed; the pod's sandbox may run."""
         self._reporter.add_normal("Prepared", ObjectRef.of_pod(record.pod), _describe(record))
         self._forget_links([record.claim])
         statuses = [report_prepared(self._driver_name, device) for device in record.devices]
@@ -82,7 +81,7 @@ class Announcer:
         )
 
     def prepare_failed(self, ref: ClaimRef, claim: Claim | None, error: DranetError) -> None:
-        """Report a failure; ``claim`` is ``None`` if it could not be fetched."""
+        """``claim`` is ``None`` if it could not be fetched."""
         self._metrics.claim_errors.labels("prepare", error.reason).inc()
         if claim is not None:
             from dranet.claims.config import select_results  # loaded with what decodes claims
@@ -214,7 +213,6 @@ class Announcer:
         self._warn(regarding, EventReason.RUNS_WITHOUT_DEVICES, note)
 
     def unprepare_failed(self, ref: ClaimRef, error: DranetError) -> None:
-        """Report a failure; the kubelet repeats the call, and the pod stays in Terminating."""
         self._metrics.claim_errors.labels("unprepare", error.reason).inc()
         self._warn(ObjectRef.of_claim(ref), str(error.reason), str(error))
 
@@ -249,7 +247,6 @@ class Announcer:
             self._warn(self._node, EventReason.HOST_STATE_NOT_RESTORED, note)
 
     def metadata_failed(self, record: PreparedClaim, error: DranetError) -> None:
-        """Report that a file about the devices of a claim could not be brought up to date."""
         self._metrics.claim_errors.labels("metadata", error.reason).inc()
         note = f"the file about the devices of claim {record.claim} is not up to date: {error}"
         log.warning("%s", note)

@@ -1,15 +1,12 @@
 """Claim status and Events: queued, coalesced, retried and written to the API server in the background.
 
-Any thread of the driver may report what happened. The tasks of :meth:`Reporter.run` write it. The newest
-status of a claim replaces an older one that was not written yet. The kubelet does not wait for any of it, so
-an unreachable API server delays a status and breaks nothing. A claim whose status is refused delays neither
-other claims nor Events.
+The newest status of a claim replaces an older one that was not written yet. The kubelet waits for none of it,
+and a claim whose status is refused delays neither other claims nor Events.
 
-An Event reports a device that is farther from its GPU than necessary, once for each time that the claim's
-status begins to show it. The status is written first, and the driver may die before it writes the Event.
-Therefore an instance that finds a recent status of that kind writes the Event under a name derived from the
-time in the status. If that Event exists, the API server rejects the duplicate. Neither a restart nor a second
-instance repeats it, and none is lost.
+An Event reports a device that is farther from its GPU than necessary, each time that the claim's status
+begins to show it. The driver may die between the two. Therefore an instance that finds a recent status of that
+kind writes the Event again, under a name derived from the time in the status: the API server rejects a
+duplicate.
 """
 
 from __future__ import annotations
@@ -86,15 +83,13 @@ class _Waiting(Struct, eq=False):
 
 
 class Backlog(Struct, frozen=True):
-    """What waits to be written."""
-
     waiting: int
     age_seconds: float
     """Age of the oldest; 0 while nothing waits."""
 
 
 class Reporter:
-    """Thread-safe front (:meth:`set_statuses`, :meth:`add_event`) and a few tasks behind it (:meth:`run`)."""
+    """:meth:`set_statuses` and :meth:`add_event` may be called on any thread; :meth:`run` writes."""
 
     def __init__(
         self,

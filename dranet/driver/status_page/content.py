@@ -20,8 +20,6 @@ DeviceKey = tuple[str, int]
 
 
 class Driver(Struct, frozen=True):
-    """The process that answers."""
-
     node: str
     name: str
     version: str
@@ -32,8 +30,6 @@ class Driver(Struct, frozen=True):
 
 
 class SeenClaim(Struct, frozen=True):
-    """A prepared claim and its state."""
-
     record: PreparedClaim
     is_attached: bool
     """Whether its devices were verified in the sandbox of its pod."""
@@ -42,8 +38,6 @@ class SeenClaim(Struct, frozen=True):
 
 
 class Content(Struct, frozen=True):
-    """Everything, at one moment."""
-
     driver: Driver
     now: float
     parts: Mapping[str, PartState]

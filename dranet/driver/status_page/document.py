@@ -16,8 +16,8 @@ from dranet.health import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedDevice
-from dranet.pictures.boxes import Mark, Picture, build_picture
-from dranet.pictures.layout import PAGE, PHONE, Measures, lay_out
+from dranet.pictures.boxes import Mark, build_picture
+from dranet.pictures.layout import PAGE, PHONE, lay_out
 from dranet.pictures.summary import DeviceSummarizer, Look, choose_hardware, name_hardware, summarize
 from dranet.pictures.svg import INLINE_STYLE, render_inline
 from dranet.terminal import printable
@@ -170,7 +170,6 @@ def _word(good: bool, yes: str, no: str) -> Html:
 
 
 def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Html:
-    """Show the link's state on the node, and the device's health."""
     link = "in a pod" if is_held and not state else state
     if health is None or (health.healthy is None and not health.message):
         return join([link])
@@ -186,7 +185,6 @@ _CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices, and how near they are to th
 
 
 def show_claims(content: Content) -> Html:
-    """Show a row for each claim, or a sentence if no claim is prepared."""
     if not content.claims:
         words = "No claims are prepared on this node. That is normal while no pod with a claim of this driver"
         return join([note(f"{words} is here."), _unreadable(content.unreadable_claims)])
@@ -217,7 +215,6 @@ def _claim_row(seen: SeenClaim, content: Content) -> tuple[str, ...]:
 
 
 def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
-    """Show its name and what it is in the pod; below it the verdict."""
     plan, device = prepared.plan, prepared.device
     host = plan.host.ifname if plan is not None and plan.host is not None else device.ifname
     words = (
@@ -233,7 +230,6 @@ def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
 
 
 def _claim_state(seen: SeenClaim, now: float) -> Html:
-    """Show the claim's state, and since when if that is known."""
     since = "" if seen.since is None else f"for {ago(seen.since, now)}"
     if not seen.record.plans:
         return join([element("span", "prepared", class_="good"), element("small", "nothing of it moves")])
@@ -422,7 +418,11 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
         name: Mark(", ".join(holders.get(name, ())), faults.get(name, "")) for name in {*holders, *faults}
     }
     picture = build_picture(look, marks=marks)
-    pictures = [_draw(picture, measures, name) for name, measures in _PICTURES.items()]
+    drawings = {name: lay_out(picture, measures) for name, measures in _PICTURES.items()}
+    pictures = [
+        Html(render_inline(drawing, f"{name} wide" if drawing.width > WIDE else name))
+        for name, drawing in drawings.items()
+    ]
     held, faulty = len(holders), len(faults)
     shown = f"{summarize(choose_hardware(look), shows_all=True)}; {held} held by pods; {faulty} with faults."
     caption = element(
@@ -433,11 +433,6 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
         "div", *pictures, class_="scroll", role="region", aria_label="Picture of the topology", tabindex="0"
     )
     return element("figure", box, caption)
-
-
-def _draw(picture: Picture, measures: Measures, name: str) -> Html:
-    drawing = lay_out(picture, measures)
-    return Html(render_inline(drawing, f"{name} wide" if drawing.width > WIDE else name))
 
 
 def _recent_events(events: Sequence[RecentEvent], now: float) -> Html:
