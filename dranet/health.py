@@ -137,7 +137,10 @@ class PcieJudge:
         """Return what is wrong with the link; empty if nothing is, or nothing is known."""
         if link.asleep or not link.width:
             return ""
-        self._remember(link)
+        self._rises += 0 < self._last_speed < link.speed
+        self._last_speed = link.speed or self._last_speed
+        self._best_width = max(self._best_width, link.width)
+        self._best_speed = max(self._best_speed, link.speed)
         width = _possible(link.most_width, link.port_width, self._best_width)
         speed = _possible(link.most_speed, link.port_speed, self._best_speed)
         problems = []
@@ -146,12 +149,6 @@ class PcieJudge:
         if 0 < link.speed < speed and self._rises < _RISES_OF_A_SAVER:
             problems.append(f"{link.speed:g} GT/s instead of {speed:g} GT/s")
         return f"PCIe link at {' and '.join(problems)}" if problems else ""
-
-    def _remember(self, link: PcieLink) -> None:
-        self._rises += 0 < self._last_speed < link.speed
-        self._last_speed = link.speed or self._last_speed
-        self._best_width = max(self._best_width, link.width)
-        self._best_speed = max(self._best_speed, link.speed)
 
 
 def _possible(card: float, port: float, best_seen: float) -> float:
@@ -209,16 +206,12 @@ def step(state: FaultState, present: bool, now: float, damping: Damping) -> Faul
         state = replace(state, present=present, changed_at=now, relapses=state.relapses + is_relapse)
     lasted = now - state.changed_at
     if present and not state.raised and lasted >= damping.raise_seconds:
-        return replace(state, raised=True, relapses=_relapses(state, damping), cleared_at=None)
+        is_new = state.cleared_at is None or state.changed_at - state.cleared_at > damping.memory_seconds
+        relapses = 0 if is_new else state.relapses + 1
+        return replace(state, raised=True, relapses=relapses, cleared_at=None)
     if not present and state.raised and lasted >= damping.hold_seconds(state.relapses):
         return replace(state, raised=False, cleared_at=now)
     return state
-
-
-def _relapses(state: FaultState, damping: Damping) -> int:
-    if state.cleared_at is None or state.changed_at - state.cleared_at > damping.memory_seconds:
-        return 0
-    return state.relapses + 1
 
 
 def next_due(state: FaultState, damping: Damping) -> float | None:

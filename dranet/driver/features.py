@@ -151,14 +151,11 @@ def judge_runtime(capabilities: RuntimeCapabilities, hook_budget_seconds: float)
         matters = "no NIC can be attached, so no claim with a NIC is prepared"
         fix = "enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?"
         return [Finding(RUNTIME, Severity.PROBLEM, seen, matters, fix, RUNTIME_NRI)]
+    forms = [capabilities.event_form] if capabilities.event_form else []
     return [
         ok(RUNTIME, f"{capabilities.name} {capabilities.version}".strip(), RUNTIME_NRI),
         _judge_patience(capabilities.request_timeout_seconds, hook_budget_seconds),
-        *(
-            [ok(RUNTIME, f"reports pods by {capabilities.event_form}", RUNTIME_NRI)]
-            if capabilities.event_form
-            else []
-        ),
+        *(ok(RUNTIME, f"reports pods by {form}", RUNTIME_NRI) for form in forms),
         ok(RUNTIME, "containers get what our CDI devices add", RUNTIME_CDI)
         if capabilities.shows_our_mounts
         else _note(RUNTIME, "no container has come with a CDI device of ours yet", RUNTIME_CDI),

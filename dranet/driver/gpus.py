@@ -211,8 +211,7 @@ class GpuServers:
             self._notify()
 
     def take_used(self, names: Collection[str] | None) -> None:
-        """Take the resources and drivers of which pods have devices; ``None`` if the kubelet does not report
-        them."""
+        """``names`` are of resources and drivers; ``None`` if the kubelet does not report them."""
         news = (self._used or frozenset()) if names is None else frozenset(names)
         if news != self._used:
             self._used = news

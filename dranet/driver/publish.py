@@ -151,7 +151,6 @@ class View(Struct, frozen=True):
         policy: Policy = DEFAULT_POLICY,
         served: ServedGpus = NO_OTHER_SERVER,
     ) -> View:
-        """Sort the decisions; what a question about a held-back device needs is worked out when it comes."""
         offered: dict[str, Device] = {}
         not_offered: dict[str, Decision] = {}
         for decision in decisions:
@@ -223,7 +222,6 @@ class Inventory:
         return self._reader.is_live
 
     def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
-        """What the next scans look for; any thread may call this."""
         self._reader.set_protected_addresses(targets)
 
     def scan(self, changes: Changes = EVERYTHING) -> None:

@@ -150,7 +150,6 @@ class Verdicts:
         return sum(verdict is not None and verdict.is_surely_worse for verdict in self._find_placed())
 
     def _find_placed(self) -> Iterator[Verdict | None]:
-        """Yield the latest verdict of each network device that is in a pod."""
         for record in self._store.get_all():
             if record.netns_path:
                 latest = self._latest.get(record.pod.uid, {})
@@ -277,7 +276,6 @@ class AlignmentWatch:
             self.look(pod_uid)
 
     def scanned(self, gpus: tuple[Gpu, ...]) -> None:
-        """Note a scan of the node: its GPUs may have names now."""
         if gpus != self._seen_gpus:
             self._seen_gpus = gpus
             for pod_uid in self._pods():

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, suppress
 from functools import partial
 from operator import itemgetter
-from typing import TypeVar
 
 from msgspec import Struct
 
@@ -221,7 +220,6 @@ def set_up_gauges(
 BITS = 8
 MEGA, GIGA = 1_000_000, 1_000_000_000
 
-Key = TypeVar("Key")
 Counted = tuple[str, Traffic]
 """Labels, and the link's counters."""
 Port = tuple[str, PortReading]
@@ -254,9 +252,11 @@ def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot,
 def write_pods(out: Exposition, families: DeviceFamilies, snapshot: Snapshot, readings: Readings) -> None:
     pods = [(format_labels(_identify(found)), found) for found in snapshot.in_pods]
     out.add(families.pod_device_info, ((_describe_in_pod(found), 1) for _, found in pods))
-    counted = [
-        (labels, traffic) for labels, found in pods if (traffic := _find_traffic(found, readings)) is not None
-    ]
+    counted: list[Counted] = []
+    for labels, found in pods:
+        in_pod = readings.traffic.get(found.record.pod.uid, {})
+        if found.seen is not None and found.seen.link.ifindex in in_pod:
+            counted.append((labels, in_pod[found.seen.link.ifindex]))
     _write_traffic(out, families.pod_traffic, counted)
     out.add(families.pod_limit_drops, _find_limit_drops(snapshot, readings))
     ports = [
@@ -390,12 +390,6 @@ def _describe_in_pod(found: PodDevice) -> str:
 def _port_labels(found: PodDevice, number: int) -> str:
     identity = {name: value for name, value in _identify(found).items() if name != "interface"}
     return format_labels({**identity, "port": str(number)})
-
-
-def _find_traffic(found: PodDevice, readings: Readings) -> Traffic | None:
-    if found.seen is None:
-        return None
-    return readings.traffic.get(found.record.pod.uid, {}).get(found.seen.link.ifindex)
 
 
 def _find_limit_drops(snapshot: Snapshot, readings: Readings) -> Iterator[Sample]:

@@ -234,8 +234,6 @@ PORT_RETRY_SECONDS = 0.2
 
 
 class _Waiting(NamedTuple):
-    """A connected caller."""
-
     address: str
     size: int
     """Bytes of the answer that it has not read yet."""

@@ -101,7 +101,7 @@ class Announcer:
         self._note_attached(records)
 
     def found_attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
-        """Note the same while another instance of the driver reports it."""
+        """As :meth:`attached`, while another instance of the driver reports it."""
         self._remember(records, links)
         with self._lock:
             left = {

@@ -4,8 +4,8 @@ The newest status of a claim replaces an older one that was not written yet. The
 and a claim whose status is refused delays neither other claims nor Events.
 
 An Event reports a device that is farther from its GPU than necessary, each time that the claim's status
-begins to show it. The driver may die between the two. Therefore an instance that finds a recent status of that
-kind writes the Event again, under a name derived from the time in the status: the API server rejects a
+begins to show it. The driver may die between the two. Therefore an instance that finds a recent status of
+that kind writes the Event again, under a name derived from the time in the status: the API server rejects a
 duplicate.
 """
 
@@ -420,17 +420,11 @@ def _read(entry: JsonObject) -> _Misalignment | None:
     wanted = (ConditionType.ALIGNED, ConditionReason.WORSE_THAN_POSSIBLE)
     for condition in entry.get("conditions") or ():
         if (condition.get("type"), condition.get("reason")) == wanted:
-            since = _read_time(condition.get("lastTransitionTime"))
+            since = datetime.fromtimestamp(0, UTC)
+            with suppress(ValueError):
+                since = datetime.fromisoformat(str(condition.get("lastTransitionTime"))).astimezone(UTC)
             return _Misalignment(key_of(entry), since, str(condition.get("message") or ""))
     return None
-
-
-def _read_time(text: object) -> datetime:
-    """Return the Unix epoch if the text cannot be read."""
-    try:
-        return datetime.fromisoformat(str(text)).astimezone(UTC)
-    except ValueError:
-        return datetime.fromtimestamp(0, UTC)
 
 
 MOST_KEPT = 200

@@ -24,7 +24,6 @@ from dranet.driver.status_page.content import Content, Driver, SeenClaim
 from dranet.health import DeviceHealth
 from dranet.inventory.policy import Decision
 from dranet.model.findings import Finding, Severity
-from dranet.model.plan import PreparedClaim
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore
 
@@ -113,13 +112,11 @@ class PageSource:
 
         from dranet.driver.status_page.document import POLICY, render
 
-        claims = tuple(self._look_at(seen.record) for seen in content.claims)
+        gate, records = self._sources.gate, [seen.record for seen in content.claims]
+        claims = tuple(
+            SeenClaim(record, gate.is_attached(record.claim.uid), gate.read_attached_at(record.claim.uid))
+            for record in records
+        )
         headers = (("Content-Security-Policy", POLICY), ("Referrer-Policy", "no-referrer"))
         body = render(replace(content, claims=claims))
         return Response("200 OK", body, "text/html; charset=utf-8", headers)
-
-    def _look_at(self, record: PreparedClaim) -> SeenClaim:
-        uid = record.claim.uid
-        return SeenClaim(
-            record, self._sources.gate.is_attached(uid), self._sources.gate.read_attached_at(uid)
-        )
