@@ -180,8 +180,6 @@ class Damping(Struct, frozen=True):
 
 
 class FaultState(Struct, frozen=True):
-    """One fault of one device."""
-
     present: bool = False
     """Whether it shows, as far as is known."""
     changed_at: Seconds = 0.0

@@ -107,7 +107,6 @@ class ProtectedAddresses:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is given as an IP address."""
     try:
         ip_address(host)
     except ValueError:

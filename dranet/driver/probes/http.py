@@ -29,8 +29,6 @@ _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Caller(Struct, frozen=True):
-    """The other end of a connection."""
-
     address: str = ""
     has_certificate: bool = False
     """Whether it showed a certificate that the TLS settings accept."""
@@ -110,7 +108,6 @@ def parse_request(data: bytes, caller: Caller) -> Request:
 
 
 def identify(address: Any, tls: ssl.SSLObject | None) -> Caller:
-    """Return the caller of a connection from the properties of its transport."""
     known = str(address[0]) if isinstance(address, tuple) and address else ""
     return Caller(known, has_certificate=tls is not None and bool(tls.getpeercert()))
 
@@ -235,7 +232,7 @@ class TokenReviews:
                 refusal = await self._ask(token, path)
         except (TimeoutError, DranetError) as error:
             problem = str(error) or "no answer in time"
-            if problem != self._problem:  # logged once; it is none of the caller's business
+            if problem != self._problem:  # logged once; callers do not see it
                 log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)
             self._problem = problem
             return Response("503 Service Unavailable", _UNANSWERED, headers=_LATER)
