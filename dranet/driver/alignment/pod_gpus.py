@@ -66,8 +66,6 @@ class GpuName(NamedTuple):
 
 
 class ContainerObservation(Struct, frozen=True):
-    """What is kept of one container."""
-
     container: str
     names: tuple[GpuName, ...] = ()
     nodes: tuple[tuple[int, int], ...] = ()

@@ -127,8 +127,6 @@ _OFF = b"the page of this node is off (node_page); try /healthz, /readyz, /ready
 
 
 class Access:
-    """Refuses requests that the caller may not make."""
-
     def __init__(
         self,
         node_page: NodePage = NodePage.LOCALHOST,
