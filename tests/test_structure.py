@@ -1,4 +1,4 @@
-"""The shape of the package, read from its syntax trees: small constructors, and no import circle."""
+"""The shape of the package: modules of bounded length, small constructors, and no import circle."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import dranet
 
 PRODUCT = Path(dranet.__file__).parent
 MOST_PARAMETERS = 7
+MOST_LINES = 600
 
 
 @cache
@@ -91,6 +92,12 @@ def test_no_modules_import_each_other_not_even_for_type_checking() -> None:
 def test_constructors_have_seven_parameters_at_most() -> None:
     """More are grouped by their meaning, in a record that says what they are."""
     assert {name: count for name, count in iter_constructors() if count > MOST_PARAMETERS} == {}
+
+
+def test_modules_have_six_hundred_lines_at_most() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in PRODUCT.rglob("*.py")}
+    assert len(lengths) > 200
+    assert {str(path): length for path, length in lengths.items() if length > MOST_LINES} == {}
 
 
 def test_the_search_for_circles_sees_the_whole_package() -> None:
