@@ -23,6 +23,8 @@ from google.protobuf.message import DecodeError
 from dranet.errors import DranetError, ProtocolError
 from dranet.pb import ttrpc_pb2
 
+log = logging.getLogger(__name__)
+
 FIRST_FRAME_BYTES = 4096
 """Size limit of the frame that starts a message, its own header included.
 
@@ -160,8 +162,6 @@ _REMOTE_OPEN = 2
 """A frame's flag: more of a streaming call follows. A unary call has none."""
 _SHORTEST_WAIT_SECONDS = 0.001
 _NANOSECONDS = 1_000_000_000
-
-log = logging.getLogger(__name__)
 
 Handler = Callable[[str, str, bytes], bytes]
 """``(service, method, payload) -> response payload``; raises :class:`TtrpcError` to choose the code."""

@@ -22,14 +22,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from dranet.errors import DranetError, HookDeadlineError
 
+log = logging.getLogger(__name__)
+
 _PACKAGE = Path(__file__).parents[1]
 P = ParamSpec("P")
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None)
 _M_ARENA_MAX = -8
 """``malloc.h``"""
-
 
 _jobs: dict[int, tuple[object, float]] = {}
 """By thread: its work (a text, or what is called), and since when (``time.monotonic()``)."""

@@ -31,6 +31,8 @@ from dranet.runtime.vendor_cdi import VENDOR_KINDS, VendorSpecs, choose_device
 from dranet.settings import PublishGpus
 from dranet.telemetry import InventoryMetrics
 
+log = logging.getLogger(__name__)
+
 
 class GpuContainers:
     """Finds the vendor's CDI device of a GPU. Callable from any thread. ``get_gpus`` returns all GPUs of the
@@ -76,7 +78,6 @@ def find_environment(device: Device) -> tuple[tuple[str, str], ...]:
     return (("NVIDIA_VISIBLE_DEVICES", "void"),) if is_nvidia else ()
 
 
-log = logging.getLogger(__name__)
 _MOST_BYTES = 64 << 10
 
 

@@ -39,6 +39,8 @@ from dranet.settings import HealthTaints, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import HealthMetrics
 
+log = logging.getLogger(__name__)
+
 _FORMAT = 2
 _MOST_BYTES = 8 << 20
 
@@ -314,8 +316,6 @@ class SteadyHealth:
         self._well = kept | {fact.device: fact for fact in facts if fact.healthy}
         return tuple(kept.get(fact.device, fact) for fact in facts)
 
-
-log = logging.getLogger(__name__)
 
 LEAST_WAIT_SECONDS = 0.05
 """Timers may be early; this avoids a busy loop until it is time."""

@@ -42,9 +42,10 @@ from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 
+log = logging.getLogger(__name__)
+
 ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
 """``plugin_request_timeout`` of a runtime that does not report it (before NRI 0.7): the default of all."""
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 _USABLE_SHARE = 0.85
 """The part of the runtime's timeout that a hook may use; the rest is for transport on a busy node."""

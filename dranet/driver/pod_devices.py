@@ -28,11 +28,12 @@ from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice
 
+log = logging.getLogger(__name__)
+
 OpenNamespace = Callable[[], AbstractContextManager[NetworkNamespace | None]]
 """The namespace of the pod; called where a device has moved there."""
 _KIND = re.compile(r".*/([a-z_]+?)[0-9]*")
 """``/dev/infiniband/uverbs3``: ``uverbs``; ``rdma_cm`` has no number."""
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 

@@ -42,9 +42,10 @@ from dranet.telemetry import Metrics, PreparePhase
 if TYPE_CHECKING:
     from dranet.driver.planner import DecodedClaim, Planner
 
+log = logging.getLogger(__name__)
+
 RETURN_WAIT_SECONDS = 20.0
 """How long an Unprepare, which has 30 s, waits for NICs on their way back from a dead namespace."""
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 

@@ -32,6 +32,8 @@ from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
+log = logging.getLogger(__name__)
+
 
 class Action(StrEnum):
     """What was done; the ``action`` label of the metric."""
@@ -376,8 +378,6 @@ class FileReconciler:
         known = {record.claim.uid for record in self._store.get_all()}
         return tuple(r for r in seen_before if r.claim.uid in known and self._files.are_missing(r))
 
-
-log = logging.getLogger(__name__)
 
 _GONE = {
     Reason.CLAIM_NOT_FOUND: Why.CLAIM_DELETED,

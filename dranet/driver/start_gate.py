@@ -26,12 +26,13 @@ from dranet.model.claim import Mount
 from dranet.model.plan import PreparedClaim
 from dranet.runtime.containers import is_name
 
+log = logging.getLogger(__name__)
+
 CONTAINER_FOLDER = "/var/run/dranet/claims"
 """Where a container sees the ready files of its claims."""
 WINDOW_SECONDS = 60.0
 """A container that was not started within this time is not going to start: the runtime is at work as soon as
 it has our answer."""
-log = logging.getLogger(__name__)
 LOCK_SECONDS = 0.5
 """How long one waits for the other instance of a rolling update, which holds the lock for small writes."""
 _LOCK = ".lock"

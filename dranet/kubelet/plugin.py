@@ -33,6 +33,8 @@ from dranet.pb import dra_v1_pb2 as pb
 from dranet.pb import health_v1_pb2 as health_pb
 from dranet.terminal import cut_bytes
 
+log = logging.getLogger(__name__)
+
 
 class KubeletCapabilities(Struct, frozen=True):
     """What the kubelet has shown that it can do: seen in its calls, as it names no version. Times are unix
@@ -261,8 +263,6 @@ def _find_fault(ref: ClaimRef) -> str:
             return f"{text[:_SHOWN_CHARACTERS]!r} cannot be the {what} of a claim"
     return ""
 
-
-log = logging.getLogger(__name__)
 
 KUBELET_TIMEOUT_SECONDS = 45.0
 """The kubelet's patience with one call (``pkg/kubelet/cm/dra``)."""

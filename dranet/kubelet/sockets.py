@@ -28,6 +28,8 @@ from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.files import FileLock
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
+log = logging.getLogger(__name__)
+
 SOCKET_MODE = 0o600
 """Mode of both sockets: the kubelet is root."""
 
@@ -218,8 +220,6 @@ def _unlink_socket(path: Path) -> None:
         raise SettingsError(f"{path} is in the way and is not a socket", hint=hint)
     path.unlink(missing_ok=True)
 
-
-log = logging.getLogger(__name__)
 
 _IN_MOVED_FROM = 0x40
 _IN_MOVED_TO = 0x80

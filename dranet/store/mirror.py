@@ -28,6 +28,8 @@ from dranet.store.record_folder import (
     read_row_version,
 )
 
+log = logging.getLogger(__name__)
+
 Claims = Mapping[str, PreparedClaim]
 """By claim UID."""
 
@@ -87,9 +89,6 @@ def _place(record: PreparedClaim) -> tuple[str, str, str]:
 
 def _without_place(record: PreparedClaim) -> PreparedClaim:
     return replace(record, sandbox_id="", netns_path="", netns_id="")
-
-
-log = logging.getLogger(__name__)
 
 
 class NewerRecordError(Exception):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dranet.inventory.rules import OwnAttributes, RuleProblem
     from dranet.inventory.rules import Path as Place
 
+log = logging.getLogger(__name__)
+
 _FILTER_HINT = 'e.g. device.attributes["dra.net"].?type.orValue("") != "vlan"; see docs/user/inventory.md'
 
 MAX_FILE_BYTES = 1 << 20
@@ -28,8 +30,6 @@ MAX_FILE_BYTES = 1 << 20
 
 Stamp = tuple[int, ...]
 """Which file it is, and as of when."""
-
-log = logging.getLogger(__name__)
 
 
 def load_policy(settings: Settings) -> Policy:

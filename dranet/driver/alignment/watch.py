@@ -31,6 +31,8 @@ from dranet.model.status import ConditionType, DeviceStatus
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import AlignmentMetrics
 
+log = logging.getLogger(__name__)
+
 NicKey = tuple[str, int]
 """Claim UID and position of the device in its record."""
 PodVerdicts = Mapping[NicKey, Verdict]
@@ -209,8 +211,6 @@ def _level_of(verdict: Verdict | None) -> str:
         return NONE
     return UNKNOWN if verdict.distance is None or verdict.is_unclear else verdict.distance.name
 
-
-log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_SECONDS = 15.0
 RETRY_SECONDS = (2.0, 5.0, 15.0, 60.0, 300.0)

@@ -25,6 +25,8 @@ from dranet.files import FileLock, NamedLocks, is_lock_held
 from dranet.kubelet.plugin import ClaimLocks
 from dranet.kubelet.sockets import OwnerLock, remove_dead_socket
 
+log = logging.getLogger(__name__)
+
 CLOSE_SECONDS = 5.0
 """How long the end of the driver waits for a hook that is left behind in the kernel."""
 
@@ -145,8 +147,6 @@ class WorkLocks:
         """
         return self._across.is_held(f"{work} {name}")
 
-
-log = logging.getLogger(__name__)
 
 FOLDER = "instances"
 """In the state folder."""

@@ -42,6 +42,8 @@ from dranet.model.facts import Distance, Link
 from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, LimitRate, PreparedClaim, PreparedDevice
 
+log = logging.getLogger(__name__)
+
 
 class PodDevice(Struct, frozen=True):
     record: PreparedClaim
@@ -203,8 +205,6 @@ def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStat
             driver=drivers.get(device.pci_address, ""),
         )
 
-
-log = logging.getLogger(__name__)
 
 HOST = ""
 """The place of the node itself, instead of a pod's UID."""

@@ -25,6 +25,8 @@ from dranet.cluster.permissions import fetch_may_get, fetch_user
 from dranet.errors import DranetError
 from dranet.settings import Authentication, NodePage
 
+log = logging.getLogger(__name__)
+
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -175,8 +177,6 @@ def unauthorized() -> Response:
         headers=(("WWW-Authenticate", "Bearer"),),
     )
 
-
-log = logging.getLogger(__name__)
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
 """How long a review is cached. A revoked caller keeps access, and a newly allowed one waits, for at most this

@@ -33,6 +33,8 @@ from dranet.model.findings import Finding
 from dranet.runtime.nri import NriPlugin
 from dranet.telemetry import Metrics
 
+log = logging.getLogger(__name__)
+
 
 class Readiness:
     """``pod_uid`` is empty for an instance that is alone on its node."""
@@ -220,8 +222,6 @@ class Routes:
         }
         return json.dumps(document).encode()
 
-
-log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """For reading a request and writing its answer, together."""

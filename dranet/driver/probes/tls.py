@@ -20,6 +20,8 @@ from dranet.errors import SettingsError
 from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Authentication, Settings
 
+log = logging.getLogger(__name__)
+
 OLD_SHARE = 0.1
 OLD_SECONDS = 7 * 86_400
 """A certificate with less than a tenth of its lifetime and less than a week left should have been renewed:
@@ -96,8 +98,6 @@ def _parse_time(tag: int, content: bytes) -> float:
     day = (int(text[:4]), int(text[4:6]), int(text[6:8]))
     return datetime(*day, int(text[8:10]), int(text[10:12]), int(text[12:14]), tzinfo=UTC).timestamp()
 
-
-log = logging.getLogger(__name__)
 
 PORT, CERTIFICATE = "port", "port-certificate"
 

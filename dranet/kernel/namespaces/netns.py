@@ -25,6 +25,8 @@ from dranet.errors import KernelError, Reason
 from dranet.kernel.netlink.socket import NETLINK_ROUTE, NetlinkSocket, explain_refusal, open_raw_socket
 from dranet.kernel.sysfs.files import closing_fd, find_node_proc, find_path_of_process
 
+log = logging.getLogger(__name__)
+
 CLONE_NEWNET = 0x40000000
 """``linux/sched.h``."""
 NS_GET_NSTYPE = 0xB703
@@ -210,8 +212,6 @@ def _gone(message: str, number: int, hint: str = "") -> KernelError:
 # Paths (``/proc/PID/ns/net``) are reused, and so are, at once, the inode numbers of namespaces that
 # ended. The kernel's cookie is unique until the node reboots.
 
-log = logging.getLogger(__name__)
-
 SO_NETNS_COOKIE = 71
 """``asm-generic/socket.h``, Linux 5.14: 64 bits that are given once a boot (``net_gen_cookie``)."""
 _COOKIE_BYTES = 8
@@ -268,7 +268,6 @@ def _read_cookie() -> int:
 # A namespace ends with its last process, mount and descriptor. A process that hangs in a driver, or that
 # the runtime did not end, keeps it and the NICs in it after its path is gone. A container sees the node's
 # processes if their ``/proc`` is mounted into it, and their namespaces with ``CAP_SYS_PTRACE``.
-
 
 _NAMED = Path("/run/netns")
 """Where ``ip netns`` and the runtimes mount them."""

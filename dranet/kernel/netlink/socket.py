@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from dranet.errors import KernelError
 
+log = logging.getLogger(__name__)
+
 # linux/netlink.h
 NETLINK_ROUTE, NETLINK_GENERIC, NETLINK_RDMA = 0, 16, 20
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP_INTR = 0x01, 0x04, 0x10
@@ -434,8 +436,6 @@ def is_refusal(number: int | None) -> bool:
 
 
 # --- settings that a driver fails to report -------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 _reported: set[tuple[str, str]] = set()
 
