@@ -120,8 +120,8 @@ EVERYDAY = (
     SyscallRule(
         "files",
         (
-            "access", "chmod", "close", "fchmod", "fcntl", "fdatasync", "flock", "fstatfs", "fsync",
-            "ftruncate", "getdents64", "mkdir", "newfstatat", "openat", "pread64", "pwrite64",
+            "access", "chmod", "close", "fchmod", "fcntl", "flock", "fstatfs", "fsync",
+            "getdents64", "mkdir", "newfstatat", "openat", "pread64", "pwrite64",
             "read", "readlink", "readlinkat", "rename", "rmdir", "statfs", "symlink", "unlink", "write",
         ),
         "its programs, its state, sysfs and procfs",
@@ -147,7 +147,7 @@ FALLBACKS = (
     SyscallRule(
         "unmissed",
         (
-            "brk", "clock_nanosleep", "eventfd2", "exit", "getcwd", "getrandom", "gettid",
+            "brk", "clock_nanosleep", "eventfd2", "exit", "ftruncate", "getcwd", "getrandom", "gettid",
             "inotify_add_watch", "inotify_init1", "lseek", "madvise", "mremap", "prctl", "prlimit64", "rseq",
             "rt_sigreturn", "set_robust_list", "set_tid_address", "stat", "sysinfo", "truncate",
         ),
