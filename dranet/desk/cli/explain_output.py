@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dranet.desk.allocation.explain.explanation import (
+    Alignment,
     AllocatedDevice,
     ConstraintReport,
+    DevicePair,
     Explanation,
     NodeGroup,
     NodeReport,
@@ -21,6 +23,8 @@ from dranet.desk.allocation.explain.explanation import (
 from dranet.desk.allocation.outcome import AttemptResult
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import DeviceId
+from dranet.desk.templates.notes import format_distances
+from dranet.model.facts import Distance
 from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable
 
 
@@ -40,6 +44,7 @@ def to_document(explanation: Explanation) -> str:
             for claim in subject.claims
         ],
         "allocated": _list_allocated(explanation.allocated),
+        "alignment": _alignment(explanation.alignment),
         "nodes": [_group(group) for group in explanation.groups],
         "notLookedAt": [{"reason": reason, "nodes": list(names)} for reason, names in explanation.excluded],
     }
@@ -65,6 +70,7 @@ def _group(group: NodeGroup) -> dict[str, Any]:
         if report.failure
         else None,
         "gives": _list_allocated(report.allocated) if not report.failure and not report.blocked else [],
+        "alignment": _alignment(report.alignment),
         "requests": [_request(request) for request in report.requests],
         "constraints": [_constraint(constraint) for constraint in report.constraints],
         "nearestMisses": [
@@ -116,7 +122,30 @@ def _constraint(report: ConstraintReport) -> dict[str, Any]:
 
 
 def _list_allocated(allocated: Sequence[AllocatedDevice]) -> list[dict[str, str]]:
-    return [{"claim": e.claim, "request": e.request, "device": "/".join(e.id)} for e in allocated]
+    return [
+        {"claim": e.claim, "request": e.request, "device": "/".join(e.id)}
+        | ({"gpu": "/".join(e.pair.gpu), "distance": _level(e.pair.distance)} if e.pair else {})
+        for e in allocated
+    ]
+
+
+def _alignment(alignment: Alignment | None) -> dict[str, Any] | None:
+    if alignment is None:
+        return None
+    return {
+        "distances": [_level(one) for one in alignment.distances],
+        "best": [_level(one) for one in alignment.best],
+        "better": [
+            {"nic": "/".join(one.nic), "gpu": "/".join(one.gpu), "distance": _level(one.distance)}
+            for one in alignment.better
+        ],
+        "heldBy": list(alignment.holders),
+        "fix": alignment.fix or None,
+    }
+
+
+def _level(distance: Distance | None) -> str:
+    return "unknown" if distance is None else distance.name
 
 
 def _ids(ids: Sequence[DeviceId]) -> list[str]:
@@ -156,6 +185,7 @@ def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False)
         yield from _allocated_table(
             explanation.allocated, screen, by_claim=len(explanation.subject.claims) > 1
         )
+        yield from _render_alignment(explanation.alignment, width, "")
     shown = explanation.groups if shows_all else explanation.groups[:GROUPS_SHOWN]
     for group in shown:
         yield ""
@@ -190,6 +220,7 @@ def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]
     yield from map(screen.bold, _wrap(f"{where}: {_ending(report)}", width))
     if report.ending is AttemptResult.ALLOCATED:
         yield from _indent(_allocated_table(report.allocated, screen))
+        yield from _render_alignment(report.alignment, width, CONTINUED)
         return
     yield from _render_troubles(report, width)
     table = list(_request_table(report, screen))
@@ -349,14 +380,46 @@ def _allocated_table(
     allocated: Sequence[AllocatedDevice], screen: Screen, *, by_claim: bool = False
 ) -> Iterator[str]:
     by_claim = by_claim or len({entry.claim for entry in allocated}) > 1
-    header = (*(("CLAIM",) if by_claim else ()), "REQUEST", "DEVICE", "POOL", "DRIVER")
+    by_pair = any(entry.pair for entry in allocated)
+    header = (
+        *(("CLAIM",) if by_claim else ()),
+        *("REQUEST", "DEVICE", "POOL", "DRIVER"),
+        *(("DISTANCE",) if by_pair else ()),
+    )
     rows = [
-        (*((e.claim.partition("/")[2],) if by_claim else ()), e.request, e.id[2], e.id[1], e.id[0])
+        (
+            *((e.claim.partition("/")[2],) if by_claim else ()),
+            *(e.request, e.id[2], e.id[1], e.id[0]),
+            *((_describe_pair(e.pair),) if by_pair else ()),
+        )
         for e in allocated
     ]
     columns = screen.columns - len(CONTINUED) if screen.columns else None
     for lines in format_table(header, rows, columns):
         yield from lines
+
+
+def _describe_pair(pair: DevicePair | None) -> str:
+    return f"{_level(pair.distance)} to {pair.gpu[2]}" if pair else ""
+
+
+def _render_alignment(alignment: Alignment | None, width: int, indent: str) -> Iterator[str]:
+    """The best possible, what would be better, and the claim that gets it."""
+    if alignment is None:
+        return
+    mine = format_distances(alignment.distances)
+    if not alignment.better:
+        known = " known" if None in alignment.best else ""
+        yield from _wrap(f"aligned: {mine}, the best{known} of this node", width, indent)
+        return
+    pairs = [f"{one.nic[2]} is {_level(one.distance)} to {one.gpu[2]}" for one in alignment.better]
+    holders = _names([f"claim {holder}" for holder in alignment.holders])
+    state = f"in use by {holders}" if holders else "free"
+    best = format_distances(alignment.best)
+    text = f"misaligned: {mine}, and {best} is the best of this node; {_names(pairs)} ({state})"
+    yield from _wrap(text, width, indent)
+    if alignment.fix:
+        yield from _wrap(alignment.fix, width, f"{indent}do: ")
 
 
 def _indent(lines: Iterable[str]) -> Iterator[str]:

@@ -179,6 +179,11 @@ class Spot:
         return text_of(self.device, a.STATE.qualified) in ("", "up", "unknown")
 
     @property
+    def is_offered(self) -> bool:
+        """Whether no taint keeps claims away from it."""
+        return not _taint_of(self.device)
+
+    @property
     def nearest_gpu(self) -> Distance | None:
         """The published distance of its nearest GPUs."""
         return near_of(self.device)[0]
@@ -294,7 +299,7 @@ def read_hardware(
 
 def _defects(pools: Iterable[Pool]) -> Iterator[str]:
     for pool in pools:
-        if pool.defect and any(_is_ours(device) or _is_gpu(device) for device in pool.devices):
+        if pool.defect and any(_is_ours(device) or is_gpu(device) for device in pool.devices):
             yield f"the pool {pool} is {pool.defect}"
 
 
@@ -315,7 +320,7 @@ def _read_node(
     nic_driver, gpu_driver = drivers
     free = [device for device in devices if not _taint_of(device)]
     nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
-    gpus = [device for device in free if device.driver == gpu_driver and _is_gpu(device)]
+    gpus = [device for device in free if device.driver == gpu_driver and is_gpu(device)]
     places = locate(nics, gpus)
     return NodeHardware(
         node,
@@ -334,7 +339,7 @@ def _taint_of(device: Candidate) -> str:
 
 def _of_tainted(devices: Iterable[Candidate]) -> Iterator[str]:
     for device in devices:
-        if (_is_nic(device) or _is_gpu(device)) and (taint := _taint_of(device)):
+        if (_is_nic(device) or is_gpu(device)) and (taint := _taint_of(device)):
             yield f"{device.id[2]} is tainted {taint}"
 
 
@@ -344,12 +349,22 @@ def _is_ours(device: Candidate) -> bool:
 
 
 def _is_nic(device: Candidate) -> bool:
-    if not _is_ours(device) or device.shared or _is_gpu(device):
+    if not _is_ours(device) or device.shared or is_gpu(device):
         return False
     return value_of(device, a.RDMA.qualified) is True or value_of(device, a.VIRTUAL.qualified) is False
 
 
-def _is_gpu(device: Candidate) -> bool:
+def is_network_device(device: Candidate) -> bool:
+    """Whether it is a NIC of this driver, of whatever kind: shared or not, made by software or not."""
+    return _is_ours(device) and not is_gpu(device)
+
+
+def is_gpu_or_part(device: Candidate) -> bool:
+    """Whether it is a GPU of any driver, or a part of one."""
+    return is_gpu(device) or device.driver.startswith(GPU_DRIVER_PREFIX)
+
+
+def is_gpu(device: Candidate) -> bool:
     """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows."""
     if _is_ours(device):
         return value_of(device, a.TYPE.qualified) == "gpu"
@@ -361,7 +376,7 @@ def _is_gpu(device: Candidate) -> bool:
 
 def _nic_drivers(devices: Sequence[Candidate]) -> list[str]:
     """First the driver with most attributes that only this driver publishes, then that with most devices."""
-    every = Counter(device.driver for device in devices if _is_ours(device) and not _is_gpu(device))
+    every = Counter(device.driver for device in devices if _is_ours(device) and not is_gpu(device))
     own = Counter(d.driver for d in devices if any(map(d.find_attribute, _PUBLISHED_BY_US_ALONE)))
     return sorted(every, key=lambda driver: (-own[driver], -every[driver], driver != a.DOMAIN, driver))
 
@@ -371,7 +386,7 @@ def _gpu_drivers(nodes: Iterable[Sequence[Candidate]], nic_driver: str) -> tuple
     beside: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for devices in nodes:
-        found = Counter(device.driver for device in devices if _is_gpu(device))
+        found = Counter(device.driver for device in devices if is_gpu(device))
         every += found
         if any(device.driver == nic_driver and _is_nic(device) for device in devices):
             beside += found

@@ -611,6 +611,57 @@ def test_programs_get_everything_that_people_do(explained: Explain) -> None:
     assert group["nearestMisses"][0]["devices"] == ["dra.net/dgx-00/pci-0000-9a-00-0"]
 
 
+UNCONSTRAINED = ("claim", "unconstrained", "-f", CLUSTER, IN_USE, DATA / "explain" / "unconstrained.yaml")
+
+
+def test_a_misaligned_pair_is_shown_with_a_better_one_and_the_claim_for_it(explained: Explain) -> None:
+    code, out = explained(*UNCONSTRAINED, "--facts", DGX)
+
+    assert code == 0
+    assert out.splitlines()[2:] == [
+        "node dgx-00: would give",
+        "    REQUEST  DEVICE            POOL    DRIVER   DISTANCE",
+        "    gpu      gpu-0000-9d-00-0  dgx-00  dra.net",
+        "    nic      pci-0000-29-00-0  dgx-00  dra.net  SYS to gpu-0000-9d-00-0",
+        "    misaligned: SYS, and PIX is the best of this node; pci-0000-aa-00-0 is NODE to gpu-0000-9d-00-0",
+        "    (free)",
+        "    do: dranet claim new --gpus 1 --nics 1 writes a claim that waits for PIX (constraints:",
+        "        [{matchAttribute: resource.kubernetes.io/pcieRoot, requests: [nic, gpu]}])",
+    ]
+
+
+def test_programs_get_the_distances_too(explained: Explain) -> None:
+    _, out = explained(*UNCONSTRAINED, "--facts", DGX, "-o", "json")
+    (node,) = json.loads(out)["nodes"]
+    gpu, nic = node["gives"]
+
+    assert "distance" not in gpu
+    assert (nic["gpu"], nic["distance"]) == ("dra.net/dgx-00/gpu-0000-9d-00-0", "SYS")
+    fix = node["alignment"].pop("fix")
+    assert node["alignment"] == {
+        "distances": ["SYS"],
+        "best": ["PIX"],
+        "better": [
+            {
+                "nic": "dra.net/dgx-00/pci-0000-aa-00-0",
+                "gpu": "dra.net/dgx-00/gpu-0000-9d-00-0",
+                "distance": "NODE",
+            }
+        ],
+        "heldBy": [],
+    }
+    assert fix.startswith("dranet claim new --gpus 1 --nics 1 ")
+
+
+def test_an_allocated_claim_has_its_distance_where_slices_are_known(explained: Explain) -> None:
+    _, out = explained("claim", "rank-2", "-f", IN_USE, "--facts", DGX, "-o", "json")
+    document = json.loads(out)
+
+    assert [device.get("distance") for device in document["allocated"]] == [None, "PIX"]
+    assert (document["alignment"]["best"], document["alignment"]["better"]) == (["PIX"], [])
+    assert json.loads(explained("claim", "rank-2", "-f", IN_USE, "-o", "json")[1])["alignment"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -8,14 +8,17 @@ from functools import cached_property
 
 from dranet.desk.allocation.allocator import Attempt, ClusterDevices
 from dranet.desk.allocation.devices import Node, matches_node, read_devices_in_use
+from dranet.desk.allocation.explain.alignment import align, find_fix, read_spots
 from dranet.desk.allocation.explain.blockers import AttemptInputs
 from dranet.desk.allocation.explain.explanation import (
+    Alignment,
     AllocatedDevice,
     Conclusion,
     Excluded,
     Explanation,
     NodeGroup,
     NodeReport,
+    Taken,
     group_reports,
 )
 from dranet.desk.allocation.explain.headline import describe_no_node, write_headline
@@ -30,6 +33,7 @@ from dranet.desk.allocation.explain.subject import (
 )
 from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.outcome import AttemptResult, Outcome, review, review_slot
+from dranet.desk.allocation.pools import Inventory
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
 from dranet.desk.kubeapi.objects import JsonObject
 
@@ -97,10 +101,12 @@ def explain(subject: Subject, view: ClusterView) -> Explanation:
     except AllocationError as error:
         return _explain_refusal(subject, allocated, error, view)
     outcomes = {node.name: attempt.on(node) for node in nodes}
-    groups = tuple(_group(outcomes, claims, view))
+    groups = tuple(_group(outcomes, allocated, claims, view))
     conclusion = judge(group.report for group in groups)
     reasons = [reason for reason, _ in excluded]
     headline, fix = write_headline(conclusion, groups, len(outcomes)) if groups else describe_no_node(reasons)
+    if allocated and groups and groups[0].report.alignment:
+        allocated = groups[0].report.alignment.taken[: len(allocated)]
     return Explanation(
         subject, conclusion, headline, fix, allocated, groups, excluded, _remarks(subject, view)
     )
@@ -139,7 +145,7 @@ def _read_allocated(subject: Subject) -> Iterator[AllocatedDevice]:
     for claim in subject.claims:
         for result in ((claim.allocation or {}).get("devices") or {}).get("results") or ():
             device = result["driver"], result["pool"], result["device"]
-            yield AllocatedDevice(claim.label, result["request"], device)
+            yield AllocatedDevice(claim.label, result["request"], device, bool(result.get("adminAccess")))
 
 
 def _explain_problems(
@@ -169,7 +175,28 @@ def _explain_allocated(
     users = dict.fromkeys(user for claim in subject.claims for user in claim.reserved_for)
     headline = "it is allocated" + (f", and reserved for {', '.join(users)}" if users else "")
     fix = "" if users else "no pod uses it: the scheduler deallocates it when it needs the devices"
-    return Explanation(subject, Conclusion.ALLOCATED, headline, fix, allocated, (), (), remarks)
+    alignment = _align_allocated(allocated, view)
+    allocated = alignment.taken if alignment else allocated
+    return Explanation(subject, Conclusion.ALLOCATED, headline, fix, allocated, (), (), remarks, alignment)
+
+
+def _align_allocated(allocated: Taken, view: ClusterView) -> Alignment | None:
+    """``None`` where the slices do not show one node for all."""
+    pools = {device.id[:2] for device in allocated}
+    slices = [s for s in view.slices if (s["spec"]["driver"], s["spec"]["pool"]["name"]) in pools]
+    names = {s["spec"].get("nodeName") for s in slices} - {None, ""}
+    if len(names) != 1:
+        return None
+    node = _parse_node(name := names.pop(), view.known_nodes[name])
+    cluster = _narrow(view, node)
+    found = align(allocated, read_spots(Inventory.read(cluster.slices).pools_for(node)), cluster.in_use)
+    return _add_fix(found, node, view) if found and found.better else found
+
+
+def _narrow(view: ClusterView, node: Node) -> ClusterDevices:
+    """The cluster with the slices of this node, and those that name none."""
+    slices = [s for s in view.slices if s["spec"].get("nodeName") in (None, "", node.name)]
+    return replace(view.cluster, slices=slices)
 
 
 def _explain_refusal(
@@ -200,25 +227,37 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
 
 
 def _group(
-    outcomes: Mapping[str, Outcome], claims: tuple[JsonObject, ...], view: ClusterView
+    outcomes: Mapping[str, Outcome], allocated: Taken, claims: tuple[JsonObject, ...], view: ClusterView
 ) -> Iterator[NodeGroup]:
     """Group nodes with equal reports, the most promising first, each with the full report of its first node;
     near misses are searched for the first few groups that need them."""
-    grouped = group_reports(_report_blocked(outcome) for outcome in outcomes.values())
+    grouped = group_reports(_report_blocked(outcome, allocated, view) for outcome in outcomes.values())
     grouped.sort(key=lambda group: (_rank(group[0]), -len(group), group[0].node))
     unhappy = 0
-    for group in grouped:
+    for number, group in enumerate(grouped):
         outcome, names = outcomes[group[0].node], tuple(report.node for report in group)
         report = group[0] if outcome.blocked is None else report_node(outcome, review(outcome))
+        if report.alignment and report.alignment.better and number < GROUPS_WITH_MISSES:
+            report = replace(report, alignment=_add_fix(report.alignment, outcome.node, view))
         unhappy += report.ending in _UNHAPPY
         asked = report.ending in _UNHAPPY and unhappy <= GROUPS_WITH_MISSES
         yield NodeGroup(report, names, find_misses(_describe_attempt(report, claims, view)) if asked else ())
 
 
-def _report_blocked(outcome: Outcome) -> NodeReport:
+def _report_blocked(outcome: Outcome, allocated: Taken, view: ClusterView) -> NodeReport:
     """The story as far as it decides: to review every request of every node would take long."""
     blocked = outcome.blocked
-    return report_node(outcome, () if blocked is None else (review_slot(outcome, blocked),))
+    if blocked is not None:
+        return report_node(outcome, (review_slot(outcome, blocked),))
+    report = report_node(outcome, ())
+    if outcome.ending is not AttemptResult.ALLOCATED:
+        return report
+    found = align((*allocated, *report.allocated), read_spots(outcome.pools), view.cluster.in_use)
+    return replace(report, allocated=found.taken[len(allocated) :], alignment=found) if found else report
+
+
+def _add_fix(alignment: Alignment, node: Node, view: ClusterView) -> Alignment:
+    return replace(alignment, fix=find_fix(alignment, node, _narrow(view, node)))
 
 
 def _rank(report: NodeReport) -> tuple[int, int, int, int]:

@@ -12,6 +12,8 @@ from dranet.desk.allocation.explain.subject import Subject
 from dranet.desk.allocation.outcome import AttemptResult
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId
+from dranet.desk.templates.trial import Distances
+from dranet.model.facts import Distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,45 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicePair:
+    """A NIC with a GPU."""
+
+    nic: DeviceId
+    gpu: DeviceId
+    distance: Distance | None
+
+
+@dataclass(frozen=True, slots=True)
 class AllocatedDevice:
     """A device that a request has, or would get."""
 
     claim: str
     request: str
     id: DeviceId
+    is_admin: bool = False
+    """Admin access: the claim watches the device and does not use it."""
+    pair: DevicePair | None = None
+    """A NIC in a pod with GPUs has the GPU that it is for."""
+
+
+Taken = tuple[AllocatedDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The distances of a pod's NICs to its GPUs, and the best that the node could give."""
+
+    taken: Taken
+    """All devices of the claims, each NIC with its GPU."""
+    distances: Distances
+    best: Distances
+    """The best of all devices of the node, held by a claim or not."""
+    better: tuple[DevicePair, ...] = ()
+    """Pairs at a smaller distance; none where these are the best."""
+    holders: tuple[str, ...] = ()
+    """The claims that have devices of :attr:`better`; empty: they are free."""
+    fix: str = ""
+    """The claim that gets a better pair now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +170,10 @@ class NodeReport:
     """Pool, number of its devices here, and its defect."""
     requests: tuple[RequestReport, ...] = ()
     constraints: tuple[ConstraintReport, ...] = ()
-    allocated: tuple[AllocatedDevice, ...] = ()
+    allocated: Taken = ()
     failure: Failure | None = None
+    alignment: Alignment | None = None
+    """``None`` without a NIC and a GPU."""
 
     @property
     def blocked(self) -> tuple[RequestReport, ...]:
@@ -184,13 +221,15 @@ class Explanation:
     """One clause."""
     fix: str
     """What would most likely help; may be empty."""
-    allocated: tuple[AllocatedDevice, ...]
+    allocated: Taken
     """What the claims have that are allocated already."""
     groups: tuple[NodeGroup, ...]
     """The most promising first."""
     excluded: Excluded
     remarks: tuple[str, ...] = ()
     """What to know of the answer."""
+    alignment: Alignment | None = None
+    """Where all claims are allocated, on one node."""
 
 
 def group_reports(reports: Iterable[NodeReport]) -> list[list[NodeReport]]:
@@ -220,5 +259,6 @@ def _outline(report: NodeReport) -> object:
         ),
         tuple(constraint.index for constraint in report.constraints),
         tuple((allocated.claim, allocated.request, allocated.id[0]) for allocated in report.allocated),
+        (report.alignment.distances, report.alignment.best) if report.alignment else None,
         (report.failure.cause, report.failure.request) if report.failure else None,
     )

@@ -74,7 +74,12 @@ def report_node(outcome: Outcome, reviews: Sequence[SlotReview]) -> NodeReport:
         ),
         constraints=tuple(_report_constraints(outcome, reviews)),
         allocated=tuple(
-            AllocatedDevice(pick.slot.claim.label, pick.alternative.name, pick.candidate.id)
+            AllocatedDevice(
+                pick.slot.claim.label,
+                pick.alternative.name,
+                pick.candidate.id,
+                bool(pick.alternative.admin_access),
+            )
             for pick in outcome.selected
         ),
         failure=_report_failure(error, outcome) if error else None,

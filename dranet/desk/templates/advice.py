@@ -1,0 +1,30 @@
+"""What ``claim new`` would write, in a clause: for the fixes of other commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dranet.desk.templates.choose import Choice
+from dranet.desk.templates.request import ClaimRequest
+
+
+def describe_command(request: ClaimRequest) -> str:
+    """The command that writes the claim."""
+    words = ["dranet claim new", f"--gpus {request.gpus} --nics {request.nics}"]
+    words += ["--no-rdma"] if request.rdma is False else []
+    words += [f"--gpu-class {request.gpu_class}"] if request.gpu_class else []
+    return " ".join(words)
+
+
+def describe_constraint(choice: Choice, requests: Sequence[str] = ()) -> str:
+    """The constraint that aligns its devices; where it is more than one, how the claim aligns them.
+
+    Args:
+        requests: names for the constraint; by default those that ``claim new`` gives.
+    """
+    shape = choice.attempt.shape
+    if len(shape.constraints) != 1 or len(shape.relations) != 1:
+        return shape.title
+    constraint = shape.constraints[0]
+    names = ", ".join(requests or constraint["requests"])
+    return f"constraints: [{{matchAttribute: {constraint['matchAttribute']}, requests: [{names}]}}]"
