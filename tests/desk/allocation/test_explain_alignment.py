@@ -16,9 +16,10 @@ from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.device import Device
 from dranet.model.facts import Distance, distance
+from tests.data import gpu_drivers
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.desk.templates.distances import classes_of, has_rdma
-from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world
+from tests.desk.templates.layout_clusters import Gpus, World, world
 
 Json = dict[str, Any]
 PIX, NODE, SYS = Distance.PIX, Distance.NODE, Distance.SYS
@@ -39,8 +40,9 @@ CLASSES = [device_class("nic", f'{IS_NIC} && device.attributes["dra.net"].rdma')
 
 def request(name: str, address: str = "", **exactly: Any) -> Json:
     """For a device of class ``name``; the one with this PCI address."""
-    attribute = 'device.attributes["resource.kubernetes.io"].?pciBusID.orValue("")'
-    pins = [{"cel": {"expression": f'{attribute} == "{address}"'}}] if address else []
+    names = ("resource.kubernetes.io", "pciBusID"), ("gpu.nvidia.com", "pcieBusID")
+    texts = (f'device.attributes["{domain}"].?{key}.orValue("") == "{address}"' for domain, key in names)
+    pins = [{"cel": {"expression": " || ".join(texts)}}] if address else []
     return {"name": name, "exactly": {"deviceClassName": name, "selectors": pins, **exactly}}
 
 
@@ -77,11 +79,8 @@ def dgx(gpus: Gpus = Gpus.VENDOR) -> World:
     return world("dgx-h100", gpus)
 
 
-def driver_of(gpus: Gpus) -> str:
-    return "dra.net" if gpus is Gpus.OURS else VENDOR
-
-
-NIC, GPU, FAR_NIC = "pci-0000-18-00-0", "gpu-0000-1b-00-0", "pci-0000-9a-00-0"
+NVIDIA, GPU = "gpu.nvidia.com", "gpu-0"
+NIC, FAR_NIC = "pci-0000-18-00-0", "pci-0000-9a-00-0"
 NIC_ADDRESS, GPU_ADDRESS, FAR_ADDRESS = "0000:18:00.0", "0000:1b:00.0", "0000:9a:00.0"
 
 
@@ -128,11 +127,13 @@ def test_a_pair_that_could_be_nearer_names_one_that_is_free_and_the_claim_that_g
 
     assert (found.distances, found.best, found.holders) == ((SYS,), (PIX,), ())
     (better,) = found.better
-    assert (better.nic[2], better.gpu, better.distance) == (NIC, (driver_of(gpus), "node-1", GPU), PIX)
+    (pair,) = [device.pair for device in found.taken if device.pair]
+    assert (better.nic[2], better.gpu, better.distance) == (NIC, pair.gpu, PIX)
+    assert pair.gpu[0] == machine.gpu_driver
     assert found.fix.startswith("dranet claim new --gpus 1 --nics 1 writes a claim that gets PIX (")
 
 
-@pytest.mark.parametrize("gpus", [Gpus.OURS, Gpus.VENDOR, Gpus.VENDOR_NUMA])
+@pytest.mark.parametrize("gpus", [gpus for gpus in Gpus if gpus is not Gpus.VENDOR_NO_ROOT])
 def test_the_fix_has_the_constraint(gpus: Gpus) -> None:
     body = claim(request("gpu", GPU_ADDRESS), request("nic", FAR_ADDRESS))
 
@@ -142,7 +143,7 @@ def test_the_fix_has_the_constraint(gpus: Gpus) -> None:
 
 
 def test_a_claim_that_is_allocated_is_measured_by_the_slices() -> None:
-    got = [("gpu", VENDOR, "node-1", GPU), ("nic", "dra.net", "node-1", FAR_NIC)]
+    got = [("gpu", NVIDIA, "node-1", GPU), ("nic", "dra.net", "node-1", FAR_NIC)]
     explanation = explained(dgx(), claim(got=got))
     found = alignment_of(explanation)
 
@@ -154,11 +155,11 @@ def test_a_claim_that_is_allocated_is_measured_by_the_slices() -> None:
 def test_what_others_have_is_named_and_the_claim_that_waits_for_it() -> None:
     """Others hold all devices except its own GPU and a NIC of another root."""
     machine = dgx()
-    own = claim(got=[("gpu", VENDOR, "node-1", GPU), ("nic", "dra.net", "node-1", FAR_NIC)])
+    own = claim(got=[("gpu", NVIDIA, "node-1", GPU), ("nic", "dra.net", "node-1", FAR_NIC)])
     held = [name for name in machine.nics if name != FAR_NIC]
     other = claim(name="other", got=[("nics", "dra.net", "node-1", name) for name in held])
     others_gpus = [name for name in machine.gpus if name != GPU]
-    gpu_holder = claim(name="gpus", got=[("gpus", VENDOR, "node-1", name) for name in others_gpus])
+    gpu_holder = claim(name="gpus", got=[("gpus", NVIDIA, "node-1", name) for name in others_gpus])
     found = alignment_of(explained(machine, own, others=[other, gpu_holder]))
 
     assert found.distances == (SYS,)
@@ -176,7 +177,7 @@ def test_the_claims_of_a_pod_are_measured_together_and_one_claim_is_proposed() -
 
 
 def test_a_claim_that_is_allocated_counts_for_one_that_is_not() -> None:
-    has_gpu = claim(name="gpu", got=[("gpu", VENDOR, "node-1", GPU)])
+    has_gpu = claim(name="gpu", got=[("gpu", NVIDIA, "node-1", GPU)])
     explanation = explained(dgx(), claim(request("nic", NIC_ADDRESS), name="nic"), has_gpu)
     (group,) = explanation.groups
 
@@ -207,39 +208,30 @@ def test_without_a_nic_and_a_gpu_there_is_no_distance(requests: tuple[str, ...])
     assert group.report.alignment is None
 
 
-def with_mig(machine: World, attribute: str) -> World:
-    """A GPU in two parts, as NVIDIA's driver publishes them."""
+def with_mig(machine: World, *without: str) -> tuple[World, list[str]]:
+    """Two MIG devices of one GPU next to the other GPUs, and their names."""
     gpu = machine.gpus[GPU]
-    place = {
-        "parentUUID": {"parentUUID": {"string": "GPU-1"}},
-        "pciBusID": {"resource.kubernetes.io/pciBusID": {"string": gpu.pci_address}},
-    }[attribute]
-    parts = [
-        {"name": f"gpu-0-mig-{number}", "attributes": {"type": {"string": "mig"}, **place}}
-        for number in range(2)
-    ]
-    slices = []
-    for entry in machine.slices:
-        spec = entry["spec"]
-        devices = [dict(device) for device in spec["devices"]]
-        if spec["driver"] == VENDOR:
-            for device in devices:
-                if device["name"] == GPU:
-                    device["attributes"] = {**device["attributes"], "uuid": {"string": "GPU-1"}}
-            devices += parts
-        slices.append({**entry, "spec": {**spec, "devices": devices}})
-    return World(machine.node, tuple(slices), machine.gpus, machine.nics)
+    parts = [gpu_drivers.nvidia_mig_0_5(gpu, gpu_drivers.MIG_3G, start) for start in (0, 4)]
+    for part in parts:
+        part["attributes"] = {key: value for key, value in part["attributes"].items() if key not in without}
+    nics, gpus = machine.slices
+    devices = [*gpus["spec"]["devices"], *parts]
+    changed = {**gpus, "spec": {**gpus["spec"], "devices": devices}}
+    return World(machine.node, (nics, changed), machine.gpus, machine.nics), [part["name"] for part in parts]
 
 
-@pytest.mark.parametrize("attribute", ["parentUUID", "pciBusID"])
-def test_a_mig_device_is_where_its_gpu_is_and_two_of_one_gpu_count_once(attribute: str) -> None:
-    machine = with_mig(dgx(), attribute)
-    parts = [("gpu", VENDOR, "node-1", f"gpu-0-mig-{number}") for number in range(2)]
+PLACE = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot")
+
+
+@pytest.mark.parametrize("without", [(), ("parentUUID",), PLACE])
+def test_a_mig_device_is_where_its_gpu_is_and_two_of_one_gpu_count_once(without: tuple[str, ...]) -> None:
+    machine, names = with_mig(dgx(), *without)
+    parts = [("gpu", NVIDIA, "node-1", name) for name in names]
     nics = [("nic", "dra.net", "node-1", name) for name in (NIC, FAR_NIC)]
     found = alignment_of(explained(machine, claim(got=[*parts, *nics])))
 
     assert found.distances == (PIX, SYS)
-    assert {device.pair.gpu[2] for device in found.taken if device.pair} == {"gpu-0-mig-0"}
+    assert {device.pair.gpu[2] for device in found.taken if device.pair} == {names[0]}
     assert found.fix == ""
 
 

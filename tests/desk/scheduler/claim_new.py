@@ -23,9 +23,9 @@ from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.trial import Pod
 from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.installation import read_manifests
+from tests.data.gpu_drivers import device_classes
 from tests.desk.scheduler.cases import NAMESPACE, Case, Json
 from tests.desk.scheduler.layouts import (
-    VENDOR_CLASS,
     Machine,
     build_node,
     instantiate,
@@ -36,7 +36,7 @@ from tests.desk.scheduler.predictions import find_difference, foretell
 from tests.desk.scheduler.reasons import find_reason
 from tests.desk.scheduler.settings import Setting, open_scheduler
 from tests.desk.scheduler.submission import Given, await_seen, prepare, schedule
-from tests.desk.templates.layout_clusters import VENDOR, Gpus
+from tests.desk.templates.layout_clusters import Gpus
 
 _PER_CLUSTER = 250
 """A scheduler looks at the slices of all machines for every pod."""
@@ -92,7 +92,7 @@ async def fill_machines(
             await prepare(api)
             classes = [
                 await api.create(paths.DEVICE_CLASSES, item)
-                for item in (*read_manifests("deviceclasses.yaml"), VENDOR_CLASS)
+                for item in (*read_manifests("deviceclasses.yaml"), *device_classes())
             ]
             fillings = [
                 filling
@@ -138,7 +138,7 @@ def _find_nic_class(ask: ClaimRequest, hardware: Hardware) -> str:
 
 
 def _find_gpu_class(machine: Machine) -> str:
-    return "dranet-gpu" if machine.gpus is Gpus.OURS else VENDOR
+    return "dranet-gpu" if machine.gpus is Gpus.OURS else machine.world.gpu_driver
 
 
 async def _fill(

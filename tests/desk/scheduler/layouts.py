@@ -11,7 +11,7 @@ from dranet.desk.kubeapi.objects import MAX_RESULTS
 from dranet.desk.templates.request import ClaimRequest
 from tests.data.layouts import LAYOUTS
 from tests.desk.scheduler.cases import EVERYTHING, NAMESPACE, Json
-from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world
+from tests.desk.templates.layout_clusters import Gpus, World, world
 
 ASKS = (
     *(ClaimRequest(number, number) for number in (1, 2, 3, 4, 8)),
@@ -32,14 +32,6 @@ ASKS = (
     ClaimRequest(MAX_RESULTS - 1, 1),
 )
 """Every form of the command; no layout has what the last two ask for."""
-
-VENDOR_CLASS: Json = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": VENDOR},
-    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{VENDOR}"'}}]},
-}
-"""Comes with the vendor's driver."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Clusters for the tests of ``claim new``: layouts as slices, with our GPUs or those of a vendor's driver."""
+"""Clusters for the tests of ``claim new``: layouts as slices, with our GPUs or a vendor's."""
 
 from __future__ import annotations
 
@@ -8,36 +8,52 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from msgspec.structs import replace
+
 from dranet.cluster.slice_plan import build_pages
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts
+from tests.data import gpu_drivers
 from tests.data.layouts import read_layout
 
 JsonObject = dict[str, Any]
 
-VENDOR = "gpu.example.com"
-
 
 class Gpus(StrEnum):
-    """Who publishes the GPUs, and what of their place it says."""
+    """Who publishes the GPUs, and which of its releases; ``tests.data.gpu_drivers`` has the shapes."""
 
     OURS = "ours"
-    VENDOR = "a vendor's with root and address"
-    VENDOR_NUMA = "a vendor's with NUMA node, too"
-    VENDOR_ADDRESS = "a vendor's with the address alone"
+    VENDOR = "the vendor's before the standard NUMA node"
+    VENDOR_NUMA = "the vendor's newest"
+    VENDOR_OWN_NAMES = "the vendor's of 2025 with names of its own"
+    VENDOR_NO_ROOT = "the vendor's below Hyper-V's VMBus: no root"
+
+
+_SHAPES = {
+    Gpus.VENDOR: gpu_drivers.NO_NUMA,
+    Gpus.VENDOR_NUMA: gpu_drivers.NEWEST,
+    Gpus.VENDOR_OWN_NAMES: gpu_drivers.OWN_NAMES,
+    Gpus.VENDOR_NO_ROOT: gpu_drivers.NO_NUMA,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One node: its slices, and the devices behind them with their true places."""
+    """One node: its slices, and the devices behind them with their true places, by their published names."""
 
     node: str
     slices: tuple[JsonObject, ...]
     gpus: Mapping[str, Device]
     nics: Mapping[str, Device]
+
+    @property
+    def gpu_driver(self) -> str:
+        """The driver that publishes the GPUs; empty where there are none."""
+        drivers = {self.ids([name])[0][0] for name in self.gpus}
+        return next(iter(drivers), "")
 
     def ids(self, names: Iterable[str]) -> list[tuple[str, str, str]]:
         """Driver, pool and device, as an allocation has them."""
@@ -73,39 +89,16 @@ def build_world(facts: NodeFacts, gpus: Gpus = Gpus.OURS, node: str = "node-1") 
     offered = [decision.device for decision in decisions if decision.published]
     cards = [device for device in devices if device.kind is DeviceKind.GPU]
     nics = [device for device in offered if device.kind is not DeviceKind.GPU]
+    named_nics = {nic.name: nic for nic in nics}
     if gpus is Gpus.OURS:
         slices = _slices("dra.net", [*nics, *cards], node)
-    else:
-        theirs = [_vendors(card, gpus) for card in cards]
-        slices = [*_slices("dra.net", nics, node), _slice(VENDOR, theirs, node)]
-    return World(node, tuple(slices), {g.name: g for g in cards}, {n.name: n for n in nics})
+        return World(node, tuple(slices), {card.name: card for card in cards}, named_nics)
+    shapes = _SHAPES[gpus]
+    read = [replace(card, pcie_root="") if gpus is Gpus.VENDOR_NO_ROOT else card for card in cards]
+    slices = [*_slices("dra.net", nics, node), *gpu_drivers.publish(read, facts.host, node, shapes)]
+    renamed = [replace(card, name=gpu_drivers.publish_gpu(card, shapes)["name"]) for card in cards]
+    return World(node, tuple(slices), {card.name: card for card in renamed}, named_nics)
 
 
 def _slices(driver: str, devices: list[Device], node: str) -> list[JsonObject]:
-    return [_slice(driver, list(page), node) for page in build_pages(build_slices(devices))]
-
-
-def _slice(driver: str, devices: Any, node: str) -> JsonObject:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{driver}"},
-        "spec": {
-            "driver": driver,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": devices,
-        },
-    }
-
-
-def _vendors(card: Device, gpus: Gpus) -> JsonObject:
-    attributes: JsonObject = {
-        "type": {"string": "gpu"},
-        "resource.kubernetes.io/pciBusID": {"string": card.pci_address},
-    }
-    if gpus is not Gpus.VENDOR_ADDRESS:
-        attributes["resource.kubernetes.io/pcieRoot"] = {"string": card.pcie_root}
-    if gpus is Gpus.VENDOR_NUMA and card.numa_node is not None:
-        attributes["resource.kubernetes.io/numaNode"] = {"int": card.numa_node}
-    return {"name": card.name, "attributes": attributes}
+    return [gpu_drivers.build_slice(driver, node, list(page)) for page in build_pages(build_slices(devices))]

@@ -8,7 +8,17 @@ from itertools import combinations, product
 from random import Random
 
 from dranet.claims.alignment import level
-from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, Placed, RdmaDevice, RdmaPort, distance
+from dranet.model.facts import (
+    CharDevice,
+    Gpu,
+    Link,
+    NodeFacts,
+    PciFunction,
+    Placed,
+    RdmaDevice,
+    RdmaPort,
+    distance,
+)
 
 Rank = tuple[int, int]
 """The worst level and the sum of all."""
@@ -38,7 +48,13 @@ def random_machine(random: Random) -> NodeFacts:
         pci_functions=tuple(sorted([*gpus, *nics], key=lambda one: one.address)),
         links=tuple(_link(number, one.address) for number, one in enumerate(nics)),
         rdma_devices=tuple(_rdma(number, one.address) for number, one in enumerate(nics)),
-        gpus=tuple(Gpu(gpu.address, "nvidia") for gpu in gpus),
+        gpus=tuple(_gpu(number, gpu.address) for number, gpu in enumerate(gpus)),
+    )
+
+
+def _gpu(number: int, address: str) -> Gpu:
+    return Gpu(
+        address, "nvidia", "NVIDIA B200", char_devices=(CharDevice(f"/dev/nvidia{number}", 195, number),)
     )
 
 

@@ -15,9 +15,10 @@ from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance, distance
+from tests.data.gpu_drivers import Driver
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.desk.templates.distances import allocate_choice, distances_of, good_nics
-from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world
+from tests.desk.templates.layout_clusters import Gpus, World, world
 
 WITH_GPUS = [layout for layout in CLAIMED_LAYOUTS if layout != "plain-server"]
 
@@ -102,7 +103,7 @@ def test_one_claim_for_unlike_machines_has_the_rungs_of_both() -> None:
 
 def test_nodes_that_differ_only_in_what_their_gpus_publish_are_two_kinds() -> None:
     """A constraint refuses a GPU that does not say its root, wherever it is."""
-    new, old = world("dgx-h100", Gpus.VENDOR, "new"), world("dgx-h100", Gpus.VENDOR_ADDRESS, "old")
+    new, old = world("dgx-h100", Gpus.VENDOR, "new"), world("dgx-h100", Gpus.VENDOR_NO_ROOT, "old")
     found = choice(new, old, gpus=2, nics=2)
 
     for machine in (new, old):
@@ -152,7 +153,7 @@ def test_a_vendors_gpus_are_asked_for_by_its_class_and_its_class_is_not_written(
     found = choice(world("dgx-h100", Gpus.VENDOR))
 
     assert [entry["metadata"]["name"] for entry in found.classes] == ["dranet-rdma"]
-    assert devices_of(found)["requests"][1]["exactly"]["deviceClassName"] == VENDOR
+    assert devices_of(found)["requests"][1]["exactly"]["deviceClassName"] == Driver.NVIDIA
     assert constraints(found) == ["resource.kubernetes.io/pcieRoot"]
 
 
@@ -205,7 +206,7 @@ def test_nics_that_say_no_more_than_dranets_are_aligned_by_root() -> None:
 
 
 def only_attributes(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    if entry["spec"]["driver"] == VENDOR:
+    if entry["spec"]["driver"] == Driver.NVIDIA:
         return entry
     devices = [
         {**d, "attributes": {k: v for k, v in d["attributes"].items() if k.partition("/")[2] in names}}

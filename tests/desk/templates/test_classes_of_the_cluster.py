@@ -11,8 +11,9 @@ from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
+from tests.data.gpu_drivers import Driver
 from tests.desk.templates.distances import allocate_choice
-from tests.desk.templates.layout_clusters import VENDOR, Gpus, JsonObject, World, world
+from tests.desk.templates.layout_clusters import Gpus, JsonObject, World, world
 
 TWO_NICS = 'device.driver == "dra.net" && device.attributes["dra.net"].rdmaDevice in ["mlx5_0", "mlx5_1"]'
 NO_NICS = 'device.driver == "another.example.com"'
@@ -79,7 +80,7 @@ def test_a_class_that_the_scheduler_could_not_ask_is_refused_with_its_error() ->
 
 
 @pytest.mark.parametrize(
-    ("classes", "is_said"), [(None, False), ({}, True), (device_class(VENDOR, "true"), False)]
+    ("classes", "is_said"), [(None, False), ({}, True), (device_class(Driver.NVIDIA, "true"), False)]
 )
 def test_a_vendors_class_that_is_not_there_is_said(
     classes: dict[str, JsonObject] | None, is_said: bool

@@ -13,12 +13,14 @@ from dranet.desk.kubeapi.validation import validate
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from tests.data.layouts import LAYOUTS
 from tests.desk.templates.distances import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.desk.templates.layout_clusters import Gpus, World, world
 
 COUNTS = range(1, 9)
+NOT_SURE = "can be sure to get"
 KINDS = {kind.kind: kind for kind in (DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, PODS)}
 
 
@@ -27,7 +29,7 @@ def counts_of_nics(gpu_count: int) -> list[int]:
     return sorted({1, max(1, gpu_count - 1), gpu_count, gpu_count + 1, 2 * gpu_count})
 
 
-@pytest.mark.parametrize("gpus", Gpus)
+@pytest.mark.parametrize("gpus", [gpus for gpus in Gpus if gpus is not Gpus.VENDOR_OWN_NAMES])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_generated_claim_gets_the_best_distance_or_is_refused_for_a_reason(layout: str, gpus: Gpus) -> None:
     machine = world(layout, gpus)
@@ -35,6 +37,21 @@ def test_a_generated_claim_gets_the_best_distance_or_is_refused_for_a_reason(lay
     for gpu_count in COUNTS:
         for nic_count in counts_of_nics(gpu_count):
             check(machine, gpu_count, nic_count, rdma)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_a_common_address_a_claim_is_the_best_or_says_so(layout: str, count: int) -> None:
+    """No constraint can keep groups of GPUs apart whose driver has a name of its own for the PCI address."""
+    machine = world(layout, Gpus.VENDOR_OWN_NAMES)
+    nics = good_nics(machine, count, has_rdma(machine))
+    if count > min(len(machine.gpus), len(nics)):
+        return
+    choice = choose_claim(ClaimRequest(count, count, rdma=has_rdma(machine)), read_hardware(machine.slices))
+    given = allocate_choice(choice, machine)
+
+    is_best = rank_of(given, machine) == best_rank(machine, nics, count, count)
+    assert is_best or NOT_SURE in " ".join(describe(choice))
 
 
 @pytest.mark.parametrize("layout", ["virtual-node", "dgx-h100", "azure-nd-h100-v5", "oci-gb200"])

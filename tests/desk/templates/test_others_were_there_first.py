@@ -17,7 +17,7 @@ CASES = [
     *((layout, Gpus.OURS) for layout in ("azure-nd-h100-v5", "dgx-h100", "infiniband-only", "virtual-node")),
     ("dgx-a100", Gpus.VENDOR),
     ("azure-nd-h100-v5", Gpus.VENDOR),
-    ("azure-gb300", Gpus.VENDOR_ADDRESS),
+    ("azure-gb300", Gpus.VENDOR_NO_ROOT),
     ("infiniband-only", Gpus.VENDOR_NUMA),
 ]
 

@@ -25,13 +25,13 @@ def test_with_our_gpus_every_distance_is_as_it_is(layout: str) -> None:
     assert [pair for pair in told_and_true(world(layout)) if pair[0] is not pair[1]] == []
 
 
-@pytest.mark.parametrize("gpus", [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_ADDRESS])
+@pytest.mark.parametrize("gpus", [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_NO_ROOT])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_with_a_vendors_gpus_none_is_told_nearer_than_it_is(layout: str, gpus: Gpus) -> None:
     assert [pair for pair in told_and_true(world(layout, gpus)) if level(pair[0]) < level(pair[1])] == []
 
 
-@pytest.mark.parametrize("gpus", [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_ADDRESS])
+@pytest.mark.parametrize("gpus", [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_NO_ROOT])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_nearest_gpu_of_each_nic_is_known_whoever_publishes_it(layout: str, gpus: Gpus) -> None:
     machine = world(layout, gpus)

@@ -47,7 +47,7 @@ def test_a_claim_for_unlike_nodes_is_the_best_on_each_or_says_on_which_it_is_not
 
 
 def test_nodes_whose_gpu_driver_is_of_two_versions_each_get_the_best_or_are_said_not_to() -> None:
-    versions = [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_ADDRESS]
+    versions = [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_NO_ROOT]
     for seed in range(60):
         random = Random(seed)
         facts = random_machine(random)

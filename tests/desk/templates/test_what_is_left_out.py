@@ -13,8 +13,9 @@ from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
+from tests.data.gpu_drivers import Driver
 from tests.desk.templates.distances import allocate_choice
-from tests.desk.templates.layout_clusters import VENDOR, Gpus, JsonObject, World, world
+from tests.desk.templates.layout_clusters import Gpus, JsonObject, World, world
 
 
 def choice(slices: list[JsonObject], **asked: Any) -> Choice:
@@ -65,7 +66,7 @@ def test_a_driver_of_accelerators_need_not_be_called_gpu() -> None:
     machine = world("aws-p5", Gpus.VENDOR)
     slices = deepcopy(list(machine.slices))
     for entry in slices:
-        if entry["spec"]["driver"] == VENDOR:
+        if entry["spec"]["driver"] == Driver.NVIDIA:
             entry["spec"]["driver"] = "neuron.aws.com"
             for device in entry["spec"]["devices"]:
                 device["attributes"]["type"] = {"string": "chip"}
