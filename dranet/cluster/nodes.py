@@ -89,7 +89,7 @@ _MAX_TEXT = 256
 
 _REWATCH_SECONDS = (1.0, 30.0)
 
-_ADDRESS_NAMES = frozenset({"pcibusid", "pciebusid", "pciaddress", "pciaddr"})
+_ADDRESS_NAMES = frozenset({"pcibusid", "pciebusid", "pciaddress", "pciaddr", "parentpciaddr"})
 _UUID_NAMES = frozenset({"uuid", "parentuuid"})
 """Attributes that are kept: lower case, without the domain, since each vendor has a name of its own."""
 

@@ -16,6 +16,8 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType, JsonObject, Snapshot, WatchEvent
 from dranet.cluster.nodes import MAX_DEVICES, MAX_DEVICES_IN_SLICE, MAX_SLICES, NodeDevices
 from dranet.cluster.transport import access_from_url
+from tests.data import gpu_drivers
+from tests.data.layouts import read_gpus, read_layout
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 
@@ -131,6 +133,7 @@ def test_an_address_is_found_under_vendors_own_names_and_in_their_own_spelling()
             a_device("nvml", **{"gpu.nvidia.com/pciBusID": {"string": "00000000:3A:00.0"}}),
             a_device("nvidia's before 25.12", pcieBusID={"string": "0000:1b:00.0"}),
             a_device("amd", pciAddr={"string": "0000:0C:00.0"}),
+            a_device("part of amd's before 1.0", parentPciAddr={"string": "0000:0c:00.0"}),
             a_device("long domain", pciAddress={"string": "10000:01:00.0"}),
             a_device("index", pciAddress={"string": "gpu-0"}),
             a_device("number", pciAddress={"int": 7}),
@@ -140,10 +143,37 @@ def test_an_address_is_found_under_vendors_own_names_and_in_their_own_spelling()
         "nvml": "0000:3a:00.0",
         "nvidia's before 25.12": "0000:1b:00.0",
         "amd": "0000:0c:00.0",
+        "part of amd's before 1.0": "0000:0c:00.0",
         "long domain": "10000:01:00.0",
         "index": "",
         "number": "",
     }
+
+
+@pytest.mark.parametrize("shapes", [gpu_drivers.OWN_NAMES, gpu_drivers.NO_NUMA, gpu_drivers.NEWEST])
+@pytest.mark.parametrize("layout", ["dgx-h100", "mi300x", "virtual-node"])
+def test_each_vendors_gpus_have_their_address(layout: str, shapes: gpu_drivers.Shapes) -> None:
+    gpus, host = read_gpus(layout), read_layout(layout).facts.host
+    devices = taking(*map(as_served, gpu_drivers.publish(gpus, host, "node-1", shapes)))
+    assert [device.pci_address for device in devices.get_all()] == [gpu.pci_address for gpu in gpus]
+
+
+def test_parts_of_gpus_have_the_address_of_the_whole() -> None:
+    nvidia, amd = read_gpus("dgx-h100")[1], read_gpus("mi300x")[1]
+    parts = [
+        *(gpu_drivers.nvidia_mig_0_4(nvidia, gpu_drivers.MIG_3G, start) for start in (0, 4)),
+        *gpu_drivers.nvidia_dynamic_mig(nvidia),
+    ]
+    mig = taking(as_served(gpu_drivers.build_slice("gpu.nvidia.com", "node-1", parts)))
+    cpx = taking(as_served(gpu_drivers.build_slice("gpu.amd.com", "node-1", gpu_drivers.amd_partitions(amd))))
+    uuid = nvidia.attributes["dra.net/gpuUUID"]
+    assert {device.pci_address for device in mig.get_all()} == {nvidia.pci_address}
+    assert all(uuid in device.uuids for device in mig.get_all())
+    assert [device.pci_address for device in cpx.get_all()] == [amd.pci_address] * 8
+
+
+def as_served(body: JsonObject) -> JsonObject:
+    return {**body, "metadata": {**body["metadata"], "uid": body["metadata"]["name"]}}
 
 
 def test_a_part_of_a_gpu_names_the_whole() -> None:

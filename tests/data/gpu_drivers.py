@@ -123,7 +123,7 @@ def nvidia_mig_0_5(gpu: Device, mig: Mig, start: int) -> JsonObject:
 def nvidia_dynamic_mig(gpu: Device, profiles: Sequence[Mig] = (MIG_1G, MIG_3G)) -> list[JsonObject]:
     """v0.5.0 with its feature gate DynamicMIG: the GPU and each MIG device that may be made of it.
 
-    They have no UUID of their own, and share the counters of :func:`nvidia_counters`.
+    They have no UUID of their own, and share the counters of :func:`publish_dynamic_mig`.
     """
     whole = {"memory": "81559Mi", "multiprocessors": "132", **_all_engines(7, 8, 1)}
     devices = [_consuming(nvidia_0_5(gpu), gpu, whole, range(8))]
@@ -136,10 +136,24 @@ def nvidia_dynamic_mig(gpu: Device, profiles: Sequence[Mig] = (MIG_1G, MIG_3G)) 
     return devices
 
 
-def nvidia_counters(gpu: Device) -> JsonObject:
-    """The counter set of a GPU with dynamic MIG; on 1.35 and later those of all GPUs are in a slice without
-    devices, on 1.34 each is in the slice of its GPU."""
-    consumed = nvidia_dynamic_mig(gpu, ())[0]["consumesCounters"][0]
+def publish_dynamic_mig(gpus: Sequence[Device], node: str) -> list[JsonObject]:
+    """As on Kubernetes 1.35 and later: a slice with the counters of all GPUs, and for each GPU one with its
+    devices. On 1.34 the counters are in the slice of their GPU."""
+    counters = [_counters(nvidia_dynamic_mig(gpu, ())[0]["consumesCounters"][0]) for gpu in gpus]
+    slices = [build_slice(Driver.NVIDIA, node, []), *(_dynamic_slice(gpu, node) for gpu in gpus)]
+    del slices[0]["spec"]["devices"]
+    slices[0]["spec"]["sharedCounters"] = counters
+    for number, entry in enumerate(slices):
+        entry["metadata"]["name"] += f"-{number}"
+        entry["spec"]["pool"]["resourceSliceCount"] = len(slices)
+    return slices
+
+
+def _dynamic_slice(gpu: Device, node: str) -> JsonObject:
+    return build_slice(Driver.NVIDIA, node, nvidia_dynamic_mig(gpu))
+
+
+def _counters(consumed: JsonObject) -> JsonObject:
     return {"name": consumed["counterSet"], "counters": consumed["counters"]}
 
 
@@ -289,7 +303,7 @@ def build_slice(driver: str, node: str, devices: Sequence[JsonObject]) -> JsonOb
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": f"{node}-{driver}"},
-        "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": list(devices)},
+        "spec": {"driver": str(driver), "nodeName": node, "pool": pool, "devices": list(devices)},
     }
 
 

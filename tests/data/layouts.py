@@ -66,6 +66,12 @@ def take_layout(layout: str) -> tuple[Decision, ...]:
     return take_inventory(read_layout(layout).facts, {}, Policy())
 
 
+def read_gpus(layout: str) -> list[Device]:
+    """The GPUs of a machine, whoever would publish them."""
+    devices = [decision.device for decision in take_layout(layout)]
+    return [device for device in devices if device.kind is DeviceKind.GPU]
+
+
 def expectation_text(layout: str) -> str:
     return json.dumps(expectation(take_layout(layout)), indent=1, ensure_ascii=False) + "\n"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dranet.cluster.client import ApiClient, Snapshot
 from dranet.cluster.nodes import NodeDevice, NodeDevices
+from dranet.cluster.transport import access_from_url
 from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, GpuName, PodGpus, observe_container
 from dranet.driver.publish import View
 from dranet.inventory.policy import Decision
@@ -13,6 +15,8 @@ from dranet.model.claim import AllocationResult, ClaimRef, Container, PodRef
 from dranet.model.device import Device, DeviceKind, GpuSource
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
+from tests.data import gpu_drivers
+from tests.data.layouts import read_gpus, read_layout, take_layout
 
 POD = PodRef("team", "p", "pod-uid")
 ADDRESSES = [f"0000:{n}b:00.0" for n in (1, 2, 3)]
@@ -70,12 +74,12 @@ def offered(name: str, address: str = "", driver: str = VENDOR, **attributes: st
 
 
 class Bench:
-    def __init__(self, *records: PreparedClaim, slices: Slices | None = None) -> None:
+    def __init__(self, *records: PreparedClaim, slices: NodeDevices | None = None) -> None:
         self.records = records
-        self.slices = slices or Slices()
+        self.slices = slices if isinstance(slices, Slices) else Slices()
         self.view = VIEW
         self.told: list[str] = []
-        self.gpus = PodGpus(lambda: self.view, self.of_pod, self.slices, "dra.net")
+        self.gpus = PodGpus(lambda: self.view, self.of_pod, slices or self.slices, "dra.net")
         self.gpus.listeners.append(self.told.append)
 
     def of_pod(self, pod_uid: str) -> tuple[PreparedClaim, ...]:
@@ -111,6 +115,27 @@ def test_a_device_of_another_driver_in_our_claim_is_found_by_the_address_in_its_
         (ADDRESSES[1], GpuSource.OTHER_DRIVERS_CLAIM),
         (ADDRESSES[2], GpuSource.OTHER_DRIVERS_CLAIM),
     ]
+    assert bench.doubts() == []
+
+
+def test_mig_devices_of_a_claim_are_the_gpu_that_they_are_parts_of() -> None:
+    """As NVIDIA's driver publishes them. The channel of a ComputeDomain in the same claim is no GPU."""
+    first, second = read_gpus("dgx-h100")[:2]
+    parts = [gpu_drivers.nvidia_mig_0_5(second, gpu_drivers.MIG_1G, start) for start in (0, 3)]
+    slices = [
+        gpu_drivers.build_slice("gpu.nvidia.com", "pool", [gpu_drivers.nvidia_0_5(first), *parts]),
+        gpu_drivers.compute_domain_slice("pool"),
+    ]
+    served = [{**body, "metadata": {"uid": body["metadata"]["name"]}} for body in slices]
+    devices = NodeDevices(ApiClient(access_from_url("http://127.0.0.1:1")), "dra.net", "pool")
+    devices.take(Snapshot(tuple(served), "1"))
+    others = [result(part["name"], "gpu.nvidia.com") for part in parts]
+    others.append(result("channel-0", "compute-domain.nvidia.com"))
+    bench = Bench(record("a", NIC, others=tuple(others)), slices=devices)
+    bench.view = View.of(read_layout("dgx-h100").facts, take_layout("dgx-h100"))
+    bench.gpus.note_claims(POD.uid, ())
+
+    assert bench.known() == [(second.pci_address, GpuSource.OTHER_DRIVERS_CLAIM)]
     assert bench.doubts() == []
 
 

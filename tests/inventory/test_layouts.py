@@ -21,7 +21,7 @@ from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.slices import build_slices
 from dranet.model.capture import Capture, decode_capture, encode_capture
 from dranet.model.device import Device, DeviceKind
-from tests.data import layouts
+from tests.data import gpu_slices, layouts
 from tests.data.layouts import LAYOUTS, read_layout, take_layout
 
 KNOWN = {
@@ -125,6 +125,15 @@ def test_a_described_capture_is_fresh(layout: str) -> None:
         assert read_layout(layout) == layouts.DESCRIBED[layout]()
     else:
         assert read_layout(layout).source.startswith("captured ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [(layout, name) for layout, names in gpu_slices.FILES.items() for name in names]
+)
+def test_the_slices_of_the_vendors_driver_are_fresh(layout: str, name: str) -> None:
+    written = gpu_slices.slices_file(layout, name).read_text(encoding="utf-8")
+
+    assert written == gpu_slices.slices_text(layout, name)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -25,6 +25,8 @@ _Statement = tuple[DeviceId, Distance, DeviceId]
 
 ADDRESSES = (a.STANDARD_PCI_BUS_ID.qualified, a.PCI_ADDRESS.qualified)
 """Where drivers publish the PCI address, the best first."""
+_OWN_ADDRESSES = ("pciBusID", "pciAddress", "pciAddr", "pcieBusID", "parentPciAddr")
+"""Names in the driver's own domain: NVIDIA's until 25.8, Intel's, AMD's 0.1 (a GPU, a part of one)."""
 NUMA_NODES = (a.STANDARD_NUMA_NODE.qualified, a.NUMA_NODE.qualified)
 PLACES = (*ADDRESSES, *NUMA_NODES, a.STANDARD_PCIE_ROOT.qualified, a.PCIE_SWITCH.qualified)
 """All attributes from which it may follow that two devices are near each other."""
@@ -55,7 +57,7 @@ def text_of(device: Candidate, name: str) -> str:
 
 def address_of(device: Candidate) -> str:
     """PCI address; empty where it is not published."""
-    own = (f"{device.driver}/{word}" for word in ("pciBusID", "pciAddress", "pciAddr", "pcieBusID"))
+    own = (f"{device.driver}/{word}" for word in _OWN_ADDRESSES)
     return next(filter(None, (text_of(device, name).lower() for name in (*ADDRESSES, *own))), "")
 
 
@@ -107,9 +109,11 @@ def _place(device: Candidate, port: str, root: str, numa: int | None, switch: st
 
 
 def _numa_of(device: Candidate) -> int | None:
+    """AMD's driver publishes -1 where the kernel knows of none."""
     own = (f"{device.driver}/{word}" for word in ("numaNode", "numa"))
     values = (value_of(device, name) for name in (*NUMA_NODES, *own))
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    numbers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
+    return next((number for number in numbers if number >= 0), None)
 
 
 def _join_ports(ports: Mapping[DeviceId, str], statements: Iterable[_Statement]) -> Mapping[DeviceId, str]:
@@ -365,12 +369,13 @@ def is_gpu_or_part(device: Candidate) -> bool:
 
 
 def is_gpu(device: Candidate) -> bool:
-    """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows."""
+    """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows:
+    ``mig``, ``amdgpu-partition``, ``vf``, or a GPU for a virtual machine, ``vfio``."""
     if _is_ours(device):
         return value_of(device, a.TYPE.qualified) == "gpu"
     kind = text_of(device, f"{device.driver}/type")
     if device.driver.startswith(GPU_DRIVER_PREFIX):
-        return not kind or "gpu" in kind
+        return not kind or ("gpu" in kind and "partition" not in kind)
     return device.driver in _ACCELERATOR_DRIVERS
 
 

@@ -16,7 +16,8 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.transport import access_from_url
 from testbed.apiserver.server import ApiServer
-from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
+from tests.data.gpu_slices import FILES, slices_file
+from tests.data.layouts import CLAIMED_LAYOUTS, capture_file, read_layout
 from tools.pages.examples import MANIFESTS, print_out
 
 REPOSITORY = Path(dranet.__file__).parents[1]
@@ -39,6 +40,31 @@ def facts(layout: str) -> tuple[str, str]:
 
 def documents(text: str) -> list[dict[str, Any]]:
     return [entry for entry in yaml.safe_load_all(text) if entry]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [(layout, name) for layout, names in FILES.items() for name in names]
+)
+def test_a_file_with_the_slices_of_the_vendors_driver_is_of_the_captured_node(
+    layout: str, name: str, capsys: CaptureFixture
+) -> None:
+    if layout == WITHOUT_NICS:
+        return
+    slices = slices_file(layout, name)
+    code, text, error = run(capsys, *facts(layout), "-f", str(slices), "-o", "json")
+    (node,) = {entry["spec"]["nodeName"] for entry in documents(slices.read_text(encoding="utf-8"))}
+    template = next(o for o in json.loads(text)["items"] if o["kind"] == "ResourceClaimTemplate")
+    gpus = [
+        request for request in template["spec"]["spec"]["devices"]["requests"] if request["name"] == "gpu"
+    ]
+    wanted = "gpu.amd.com" if layout == "mi300x" else "gpu.nvidia.com"
+
+    assert (code, node) == (0, read_layout(layout).facts.host.name), error
+    assert {one["deviceClassName"] for gpu in gpus for one in alternatives(gpu)} == {wanted}
+
+
+def alternatives(request: dict[str, Any]) -> list[dict[str, Any]]:
+    return request.get("firstAvailable") or [request["exactly"]]
 
 
 def test_the_yaml_is_what_kubectl_applies_with_the_reasons_above(capsys: CaptureFixture) -> None:

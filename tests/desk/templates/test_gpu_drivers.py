@@ -1,0 +1,72 @@
+"""GPUs of each release of the vendors' drivers: whole ones are found by their address, parts do not count."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from dranet.desk.templates.hardware import NodeHardware, read_hardware
+from tests.data import gpu_drivers
+from tests.data.gpu_drivers import Driver, JsonObject
+from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus
+from tests.desk.templates.layout_clusters import Gpus, world
+
+VENDORS = [gpus for gpus in Gpus if gpus is not Gpus.OURS]
+WITH_GPUS = [layout for layout in CLAIMED_LAYOUTS if world(layout).gpus]
+
+
+def node_with(driver: Driver, *devices: JsonObject) -> NodeHardware:
+    (node,) = read_hardware([gpu_drivers.build_slice(driver, "node-1", devices)]).nodes
+    return node
+
+
+@pytest.mark.parametrize("gpus", VENDORS)
+@pytest.mark.parametrize("layout", WITH_GPUS)
+def test_each_whole_gpu_is_found_by_the_address_that_its_driver_publishes(layout: str, gpus: Gpus) -> None:
+    machine = world(layout, gpus)
+    hardware = read_hardware(machine.slices)
+    (node,) = hardware.nodes
+
+    assert hardware.gpu_driver == machine.gpu_driver
+    assert {gpu.name: gpu.address for gpu in node.gpus} == {
+        name: device.pci_address for name, device in machine.gpus.items()
+    }
+
+
+def test_mig_devices_are_not_whole_gpus() -> None:
+    whole, parted = read_gpus("dgx-h100")[:2]
+    parts = [gpu_drivers.nvidia_mig_0_5(parted, gpu_drivers.MIG_1G, start) for start in range(7)]
+    node = node_with(Driver.NVIDIA, gpu_drivers.nvidia_0_5(whole), *parts)
+
+    assert [gpu.name for gpu in node.gpus] == ["gpu-0"]
+
+
+def test_with_dynamic_mig_each_gpu_is_whole_as_long_as_nothing_is_made_of_it() -> None:
+    slices = gpu_drivers.publish_dynamic_mig(read_gpus("dgx-h100"), "node-1")
+    (node,) = read_hardware(slices).nodes
+
+    assert [gpu.name for gpu in node.gpus] == [f"gpu-{number}" for number in range(8)]
+
+
+def test_partitions_of_an_amd_gpu_are_not_whole_gpus() -> None:
+    whole, parted = read_gpus("mi300x")[:2]
+    node = node_with(Driver.AMD, gpu_drivers.amd_1_0(whole), *gpu_drivers.amd_partitions(parted))
+
+    assert [gpu.address for gpu in node.gpus] == [whole.pci_address]
+
+
+def test_minus_one_is_no_numa_node() -> None:
+    """AMD's driver publishes what the kernel has in ``numa_node``."""
+    gpu = replace(read_gpus("mi300x")[0], numa_node=None)
+    device = gpu_drivers.amd_1_0(gpu)
+    assert device["attributes"]["numaNode"] == {"int": -1}
+
+    assert [gpu.numa_node for gpu in node_with(Driver.AMD, device).gpus] == [None]
+
+
+def test_a_gpu_below_hyper_vs_vmbus_has_no_root_and_one_below_bridges_has() -> None:
+    (alone,) = read_hardware(world("azure-nd-h100-v5", Gpus.VENDOR).slices).nodes
+    (below,) = read_hardware(world("azure-gb300", Gpus.VENDOR).slices).nodes
+
+    assert {gpu.device.find_attribute("resource.kubernetes.io/pcieRoot") for gpu in alone.gpus} == {None}
+    assert all(gpu.device.find_attribute("resource.kubernetes.io/pcieRoot") for gpu in below.gpus)
