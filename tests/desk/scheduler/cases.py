@@ -68,6 +68,9 @@ class Dialect:
     """Attributes may be lists; a server that does not know them refuses the slice."""
     counters_apart: bool = True
     """Counters have a slice of their own."""
+    counters_stay: bool = True
+    """Such a slice counts on its own nodes alone. Where it counts on every node, a pool with it that is being
+    updated ends each request for all devices, also those of other cases."""
 
 
 _SPREAD = 3
@@ -136,7 +139,23 @@ def _translate(situation: Json, dialect: Dialect) -> Json:
         situation = _without_lists(situation)
     if not dialect.counters_apart:
         situation = {**situation, "slices": list(_merge_counters(situation["slices"]))}
+    if not dialect.counters_stay:
+        situation = {**situation, "slices": list(_drop_counters(situation["slices"]))}
     return situation
+
+
+def _drop_counters(slices: list[Json]) -> Iterator[Json]:
+    """Without the counters of drivers whose pools other cases must not see."""
+    for entry in slices:
+        own = [other for other in slices if other["spec"]["driver"] == entry["spec"]["driver"]]
+        if _is_whole(own):
+            yield entry
+        elif "sharedCounters" not in entry["spec"]:
+            pool, devices = entry["spec"]["pool"], entry["spec"]["devices"]
+            dropped = sum("sharedCounters" in o["spec"] and o["spec"]["pool"] == pool for o in own)
+            left = {**pool, "resourceSliceCount": pool["resourceSliceCount"] - dropped}
+            free = [{k: v for k, v in device.items() if k != "consumesCounters"} for device in devices]
+            yield {**entry, "spec": {**entry["spec"], "pool": left, "devices": free}}
 
 
 def _merge_counters(slices: list[Json]) -> Iterator[Json]:

@@ -42,6 +42,10 @@ class Machine:
     gpus: Gpus
     ask: ClaimRequest
     node: str
+    has_lists: bool = False
+    """The server keeps list attributes, and the driver publishes them."""
+    is_nearest: bool = False
+    """It is asked for what a refusal has named."""
 
     @property
     def title(self) -> str:
@@ -53,28 +57,34 @@ class Machine:
 
     @property
     def world(self) -> World:
-        return world(self.layout, self.gpus, self.node)
+        return world(self.layout, self.gpus, self.node, self.has_lists)
 
     def for_ask(self, ask: ClaimRequest) -> Machine:
         """Another node of the same hardware."""
-        return replace(self, ask=ask, node=f"{self.node}-nearest")
+        return replace(self, ask=ask, node=f"{self.node}-nearest", is_nearest=True)
 
     def build_slices(self) -> Iterator[Json]:
-        """As a driver publishes them on a server whose optional fields are off."""
+        """As a driver publishes them on a server whose other optional fields are off."""
+        off = frozenset(Feature) - ({Feature.LIST_ATTRIBUTES} if self.has_lists else set())
         for entry in self.world.slices:
             spec = entry["spec"]
-            devices = withhold(tuple(spec["devices"]), frozenset(Feature))
+            devices = withhold(tuple(spec["devices"]), off)
             yield {**entry, "spec": {**spec, "devices": list(devices)}}
 
 
-def list_machines(publishers: Collection[Gpus] = tuple(Gpus)) -> list[Machine]:
+def list_machines(
+    publishers: Collection[Gpus] = tuple(Gpus),
+    asks: Sequence[ClaimRequest] = ASKS,
+    *,
+    has_lists: bool = False,
+) -> list[Machine]:
     """Each layout for each ask, with the GPUs of each publisher where the layout has GPUs."""
     kinds = [
         (layout, gpus) for layout in LAYOUTS for gpus in publishers if gpus is Gpus.OURS or world(layout).gpus
     ]
     return [
-        Machine(layout, gpus, ask, f"m{number}")
-        for number, ((layout, gpus), ask) in enumerate(product(kinds, ASKS))
+        Machine(layout, gpus, ask, f"m{number}", has_lists)
+        for number, ((layout, gpus), ask) in enumerate(product(kinds, asks))
     ]
 
 

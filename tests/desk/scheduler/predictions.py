@@ -115,7 +115,7 @@ def _compare_allocations(setting: Setting, foretold: Foretold, answer: Answer) -
     got = simplify(answer.allocations)
     if any(simplify(foretold.allocations(node) or ()) == got for node in nodes):
         return ""
-    if not setting.is_newest and any(simplify(_allowed(foretold, node, answer)) == got for node in nodes):
+    if not setting.is_ordered and any(simplify(_allowed(foretold, node, answer)) == got for node in nodes):
         return ""
     return f"other devices on {answer.node or 'some node'}"
 

@@ -12,6 +12,7 @@ from dranet.desk.allocation.devices import Node
 from dranet.desk.allocation.failures import Cause
 from dranet.desk.allocation.pools import Generation
 from tests.desk.scheduler.predictions import Foretold
+from tests.desk.scheduler.settings import Setting
 from tests.desk.scheduler.submission import Given
 
 POOL_OVER_NODES = "a pool counts only its slices that reach the node: one over several nodes is incomplete"
@@ -19,11 +20,16 @@ INCOMPLETE_GIVEN = "devices of an incomplete pool are given; a request for all d
 INVALID_ENDS = "a pool with a device name twice ends the attempt; now it only has no devices"
 DISTINCT_IGNORED = "distinctAttribute is stored, and not looked at without DRAConsumableCapacity"
 NO_ORDER = "pools and slices come in no order, so that a selector that fails meets a device or does not"
+STAYS_NARROW = "a match of lists stays as narrow as the devices made it that were tried and put back"
+DISTINCT_FORGETS = (
+    "distinctAttribute remembers one value for each request, and loses it when a device is put back"
+)
 
 
-def find_reason(one: Given, foretold: Foretold) -> str:
-    """Of a scheduler older than the newest; empty if nothing that is known applies."""
-    return next((text for text, applies in _REASONS.items() if applies(one, foretold)), "")
+def find_reason(setting: Setting, one: Given, foretold: Foretold) -> str:
+    """Empty if nothing that is known of this version applies."""
+    reasons = _REASONS.get(setting.version, {})
+    return next((text for text, applies in reasons.items() if applies(one, foretold)), "")
 
 
 def _has_pool_over_nodes(one: Given, foretold: Foretold) -> bool:
@@ -66,10 +72,26 @@ def _has_choice(outcome: Outcome) -> bool:
     return sum(len(pool.generation.slices) for pool in outcome.pools) > 1
 
 
-_REASONS: dict[str, Callable[[Given, Foretold], bool]] = {
-    POOL_OVER_NODES: _has_pool_over_nodes,
-    INCOMPLETE_GIVEN: _has_incomplete_pool,
-    INVALID_ENDS: _has_invalid_pool,
-    DISTINCT_IGNORED: _asks_distinct,
-    NO_ORDER: _depends_on_order,
+def _matches_lists(one: Given, foretold: Foretold) -> bool:
+    del foretold
+    constraints = [c for claim in one.claims for c in claim["spec"]["devices"].get("constraints") or ()]
+    names = {c.get("matchAttribute", "").rpartition("/")[2] for c in constraints}
+    return any(
+        attribute.rpartition("/")[2] in names and value.keys() & {"strings", "ints", "bools", "versions"}
+        for entry in one.slices
+        for device in entry["spec"].get("devices") or ()
+        for attribute, value in device.get("attributes", {}).items()
+    )
+
+
+_REASONS: dict[str, dict[str, Callable[[Given, Foretold], bool]]] = {
+    "1.34": {
+        POOL_OVER_NODES: _has_pool_over_nodes,
+        INCOMPLETE_GIVEN: _has_incomplete_pool,
+        INVALID_ENDS: _has_invalid_pool,
+        DISTINCT_IGNORED: _asks_distinct,
+        NO_ORDER: _depends_on_order,
+    },
+    "1.36": {STAYS_NARROW: _matches_lists, DISTINCT_FORGETS: _asks_distinct},
 }
+"""By version: what differs, and when it may."""

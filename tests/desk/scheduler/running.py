@@ -69,5 +69,5 @@ async def _run_chunk(api: ApiClient, cases: Sequence[Case], rules_path: str, rep
         report.endings[one.answer.reason or "allocated"] += 1
         difference = find_difference(report.setting, one, foretold[one.case.number])
         if difference is not None:
-            reason = "" if report.setting.is_newest else find_reason(one, foretold[one.case.number])
+            reason = find_reason(report.setting, one, foretold[one.case.number])
             report.differences.append(replace(difference, reason=reason))

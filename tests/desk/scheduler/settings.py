@@ -29,9 +29,11 @@ class Setting:
     runtime_config: tuple[str, ...] = ()
     dialect: Dialect = field(default_factory=Dialect)
     is_newest: bool = True
-    """Whether the very devices must be the same, and all that is written with them. Older schedulers take
-    pools and slices as they come out of a map, so that other devices are right as well if they keep every
-    rule, and record tolerations and configs in other ways."""
+    """Whether all that is written with the devices must be the same. Older schedulers record tolerations and
+    configs in other ways."""
+    is_ordered: bool = True
+    """Whether the very devices must be the same. Without order the scheduler takes pools and slices as they
+    come out of a map, so that other devices are right as well if they keep every rule."""
 
     @property
     def slug(self) -> str:
@@ -43,7 +45,15 @@ _BEFORE_COUNTER_SLICES = Dialect(lists=False, counters_apart=False)
 SETTINGS = (
     Setting("1.37", "defaults", dialect=Dialect(lists=False)),
     Setting("1.37", "with list attributes", {"DRAListTypeAttributes": True}),
-    Setting("1.34", "defaults", dialect=_BEFORE_COUNTER_SLICES, is_newest=False),
+    Setting("1.36", "defaults", dialect=Dialect(lists=False, counters_stay=False), is_newest=False),
+    Setting(
+        "1.36",
+        "with list attributes",
+        {"DRAListTypeAttributes": True},
+        dialect=Dialect(counters_stay=False),
+        is_newest=False,
+    ),
+    Setting("1.34", "defaults", dialect=_BEFORE_COUNTER_SLICES, is_newest=False, is_ordered=False),
     Setting(
         "1.34",
         "with taints and partitions",
@@ -51,6 +61,7 @@ SETTINGS = (
         ("resource.k8s.io/v1alpha3=true",),
         _BEFORE_COUNTER_SLICES,
         is_newest=False,
+        is_ordered=False,
     ),
 )
 """Without DRAConsumableCapacity on 1.34: see docs/dev/scheduler.md."""

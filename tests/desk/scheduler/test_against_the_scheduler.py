@@ -10,17 +10,17 @@ from tests.support.real_cluster import run_module
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 _CASES, _SEED = 150, 3
-_NEWEST = [setting for setting in SETTINGS if setting.is_newest]
+_ORDERED = [setting for setting in SETTINGS if setting.is_ordered]
 
 
-@pytest.mark.parametrize("setting", _NEWEST, ids=lambda setting: setting.slug)
-def test_explain_says_what_the_newest_scheduler_then_does(setting: Setting) -> None:
+@pytest.mark.parametrize("setting", _ORDERED, ids=lambda setting: setting.slug)
+def test_explain_says_what_the_scheduler_then_does(setting: Setting) -> None:
     said = _run(setting, "--cases", str(_CASES), "--seed", str(_SEED))
     assert f"{_CASES} cases" in said
 
 
 def test_claim_new_says_what_the_newest_scheduler_then_does_on_each_layout() -> None:
-    assert "\n  0 differences" in _run(_NEWEST[0], "--layouts", "OURS")
+    assert "\n  0 differences" in _run(_ORDERED[0], "--layouts", "OURS")
 
 
 def _run(setting: Setting, *words: str) -> str:

@@ -77,28 +77,33 @@ class World:
 
 
 @cache
-def world(layout: str, gpus: Gpus = Gpus.OURS, node: str = "node-1") -> World:
+def world(layout: str, gpus: Gpus = Gpus.OURS, node: str = "node-1", has_lists: bool = False) -> World:
     """A layout as one node of a cluster, with all its GPUs."""
-    return build_world(read_layout(layout).facts, gpus, node)
+    return build_world(read_layout(layout).facts, gpus, node, has_lists)
 
 
-def build_world(facts: NodeFacts, gpus: Gpus = Gpus.OURS, node: str = "node-1") -> World:
-    """A machine as one node of a cluster, with all its GPUs."""
-    decisions = take_inventory(facts, {}, Policy())
+def build_world(
+    facts: NodeFacts, gpus: Gpus = Gpus.OURS, node: str = "node-1", has_lists: bool = False
+) -> World:
+    """A machine as one node of a cluster, with all its GPUs; our driver has the setting ``list_attributes``
+    or not."""
+    policy = Policy(list_attributes=has_lists)
+    decisions = take_inventory(facts, {}, policy)
     devices = [decision.device for decision in decisions]
     offered = [decision.device for decision in decisions if decision.published]
     cards = [device for device in devices if device.kind is DeviceKind.GPU]
     nics = [device for device in offered if device.kind is not DeviceKind.GPU]
     named_nics = {nic.name: nic for nic in nics}
     if gpus is Gpus.OURS:
-        slices = _slices("dra.net", [*nics, *cards], node)
+        slices = _slices("dra.net", [*nics, *cards], node, policy)
         return World(node, tuple(slices), {card.name: card for card in cards}, named_nics)
     shapes = _SHAPES[gpus]
     read = [replace(card, pcie_root="") if gpus is Gpus.VENDOR_NO_ROOT else card for card in cards]
-    slices = [*_slices("dra.net", nics, node), *gpu_drivers.publish(read, facts.host, node, shapes)]
+    slices = [*_slices("dra.net", nics, node, policy), *gpu_drivers.publish(read, facts.host, node, shapes)]
     renamed = [replace(card, name=gpu_drivers.publish_gpu(card, shapes)["name"]) for card in cards]
     return World(node, tuple(slices), {card.name: card for card in renamed}, named_nics)
 
 
-def _slices(driver: str, devices: list[Device], node: str) -> list[JsonObject]:
-    return [gpu_drivers.build_slice(driver, node, list(page)) for page in build_pages(build_slices(devices))]
+def _slices(driver: str, devices: list[Device], node: str, policy: Policy) -> list[JsonObject]:
+    pages = build_pages(build_slices(devices, policy))
+    return [gpu_drivers.build_slice(driver, node, list(page)) for page in pages]
