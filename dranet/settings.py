@@ -328,8 +328,8 @@ class Settings(Struct, frozen=True):
     list_attributes: bool = _setting(
         False,
         _boolean,
-        "publish resource.kubernetes.io/numaNode as a list; needs the cluster's feature gate "
-        "DRAListTypeAttributes",
+        "publish resource.kubernetes.io/numaNode as a list, and pcieRoot of a NIC that shares no root with a "
+        "GPU; needs the cluster's feature gate DRAListTypeAttributes",
     )
     move_ib_interfaces: bool = _setting(
         True,

@@ -323,7 +323,7 @@ _MAX_GIDS = 16
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-Attributes = Mapping[str, AttributeValue | tuple[str, ...]]
+Attributes = Mapping[str, AttributeValue]
 """By qualified name; a tuple is a list attribute."""
 
 
@@ -411,7 +411,7 @@ def as_gid(address: str) -> str:
 
 def pod_attributes(prepared: PreparedDevice, gids: Sequence[str]) -> Attributes:
     """What is known of a device only now that its pod has it."""
-    attributes: dict[str, AttributeValue | tuple[str, ...]] = {}
+    attributes: dict[str, AttributeValue] = {}
     if gids:
         attributes[RDMA_GIDS] = tuple(gids)
     if name := pod_rdma_device(prepared):
@@ -448,7 +448,7 @@ def _build_metadata(prepared: PreparedDevice, driver: str, facts: DeviceFacts) -
     return entry
 
 
-def _build_attribute(value: AttributeValue | tuple[str, ...]) -> JsonObject:
+def _build_attribute(value: AttributeValue) -> JsonObject:
     if isinstance(value, tuple):
         is_text = bool(value) and isinstance(value[0], str)
         return {"strings" if is_text else "ints": list(value)}

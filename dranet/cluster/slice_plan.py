@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from dranet.cluster.messages import JsonObject
-from dranet.model.attributes import STANDARD_NUMA_NODE
+from dranet.model.attributes import LIST_FORMS
 from dranet.model.device import AttributeValue, Device, Taint, TaintEffect
 
 DeviceJson = JsonObject
@@ -107,7 +107,7 @@ def _without_lists(attributes: JsonObject) -> JsonObject:
     for name, value in attributes.items():
         if not _is_list(value):
             kept[name] = value
-        elif name == STANDARD_NUMA_NODE.qualified:
+        elif name in LIST_FORMS:
             kept[name] = {_LIST_KINDS[kind]: items[0] for kind, items in value.items()}
     return kept
 
@@ -158,7 +158,7 @@ def _attribute_to_json(value: AttributeValue) -> JsonObject:
     if isinstance(value, bool):  # before int: a bool is one
         return {"bool": value}
     if isinstance(value, tuple):
-        return {"ints": list(value)}
+        return {"strings" if isinstance(value[0], str) else "ints": list(value)}
     return {"int": value} if isinstance(value, int) else {"string": value}
 
 

@@ -76,6 +76,10 @@ class _Hardware(Struct, frozen=True):
     """``None`` where the cluster does not take lists."""
     offered_kinds: frozenset[str]
 
+    @property
+    def takes_lists(self) -> bool:
+        return self.numa_lists is not None
+
     @classmethod
     def of(cls, facts: NodeFacts, held: Mapping[str, Device], policy: Policy) -> _Hardware:
         functions = _index(facts.pci_functions, lambda function: function.address)
@@ -98,7 +102,7 @@ class _Hardware(Struct, frozen=True):
             gpus,
             frozenset(d.pci_address for d in held.values() if d.kind is not DeviceKind.GPU),
             links,
-            NearestGpus([_placed_gpu(gpus[address], functions.get(address)) for address in sorted(gpus)]),
+            NearestGpus(_place_gpus(gpus, functions), functions.values()),
             near_numa_nodes(facts.numa_nodes) if policy.list_attributes else None,
             policy.offer_link_kinds,
         )
@@ -194,7 +198,9 @@ class _Hardware(Struct, frozen=True):
         if at := function or place:
             values |= slices.describe_pci(function) if function else slices.describe_place(at)
             values |= slices.describe_numa(at.numa_node, self.numa_lists)
-            values |= slices.describe_near_gpus(self.near_gpus.of(at))
+            near = self.near_gpus.of(at)
+            values |= slices.describe_near_gpus(near)
+            values |= slices.describe_roots(at.root, near) if self.takes_lists else {}
         if link or function:
             values |= slices.describe_sriov(function)
         if link:
@@ -314,6 +320,15 @@ def _kind(link: Link | None, rdma: RdmaDevice | None, function: PciFunction | No
     is_roce = any(port.link_layer == "Ethernet" for port in rdma.ports)
     owns_link = function is None or function.base_class == PCI_CLASS_NETWORK
     return DeviceKind.NIC if is_roce and owns_link else DeviceKind.RDMA
+
+
+def _place_gpus(gpus: Mapping[str, Gpu], functions: Mapping[str, PciFunction]) -> list[Device]:
+    """In the order of PCI addresses, without virtual functions: a claim is for the GPU that they are of."""
+    placed = [
+        (_placed_gpu(gpus[address], functions.get(address)), functions.get(address))
+        for address in sorted(gpus)
+    ]
+    return [gpu for gpu, function in placed if function is None or function.physical_function not in gpus]
 
 
 def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:

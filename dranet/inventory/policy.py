@@ -42,7 +42,7 @@ class Policy(Struct, frozen=True, dict=True):
     offer_link_kinds: frozenset[str] = frozenset()
     """Kinds of software links that are offered although they are infrastructure by default (``veth`` ...)."""
     list_attributes: bool = False
-    """Publish ``resource.kubernetes.io/numaNode`` as a list: own node, then the equally near ones."""
+    """Publish ``numaNode`` and ``pcieRoot`` of ``resource.kubernetes.io`` as lists: own value first."""
     taints: bool = True
     """Devices may be published with taints, now or later; slices are shorter then."""
     prefer_attributes: tuple[str, ...] = ()

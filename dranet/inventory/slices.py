@@ -191,10 +191,29 @@ def describe_rdma(rdma: RdmaDevice | None, ifname: str = "") -> Values:
 def describe_near_gpus(near: Nearest | None) -> Values:
     if near is None:
         return {}
+    nearest, more_nearest = _join_twice(near.devices)
+    on_node, more_on_node = _join_twice(near.numa_node)
     return {
-        a.NEAREST_GPUS: a.join_whole(gpu.pci_address for gpu in near.devices),
+        a.NEAREST_GPUS: nearest,
         a.NEAREST_GPU_DISTANCE: near.distance.name,
+        a.NUMA_NODE_GPUS: on_node,
+        a.MORE_NEAREST_GPUS: more_nearest,
+        a.MORE_NUMA_NODE_GPUS: more_on_node,
     }
+
+
+def _join_twice(gpus: Iterable[Device]) -> tuple[str | None, str | None]:
+    """The addresses in two attributes, as an attribute takes five."""
+    addresses = [gpu.pci_address for gpu in gpus]
+    joined = a.join_whole(addresses)
+    return joined, a.join_whole(addresses[joined.count(",") + 1 :]) if joined else None
+
+
+def describe_roots(root: str, near: Nearest | None) -> Values:
+    """``pcieRoot`` as a list, where a cluster takes lists: KEP-5491 matches a device with each of them."""
+    if near is None or not near.roots or not _ROOT_COMPLEX.fullmatch(root):
+        return {}
+    return {a.STANDARD_PCIE_ROOT: (root, *near.roots)}
 
 
 def describe_gpu(gpu: Gpu) -> Values:
@@ -348,8 +367,8 @@ def _fit(name: str, value: AttributeValue, policy: Policy) -> tuple[AttributeVal
         return None, a.describe_fault(value)
     if not isinstance(fitted, tuple) or policy.list_attributes:
         return fitted, ""
-    if name == a.STANDARD_NUMA_NODE.qualified:  # recorded before the setting was taken back
-        return fitted[0], ""  # its own node is first
+    if name in a.LIST_FORMS:  # recorded before the setting was taken back
+        return fitted[0], ""
     return None, _NO_LISTS
 
 

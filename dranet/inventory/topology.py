@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, Link, NodeFacts, NumaNode, PciFunction, distance
@@ -48,6 +49,10 @@ class Nearest(Struct, frozen=True):
 
     distance: Distance
     devices: tuple[Device, ...]
+    numa_node: tuple[Device, ...] = ()
+    """All on the device's NUMA node, where some of these are farther than the nearest."""
+    roots: tuple[str, ...] = ()
+    """Root complexes of those on its NUMA node, where neither side has a partner below its own root."""
 
 
 class TopologyNode(Struct, frozen=True):
@@ -122,10 +127,13 @@ _Place = tuple[tuple[str, ...], int, str, int | None]
 
 
 class NearestGpus:
-    """The GPUs of one scan; worked out once for each place, because a port's virtual functions share it."""
+    """The GPUs of one scan as each NIC sees them. It is worked out once for each place, because the virtual
+    functions of a port share it."""
 
-    def __init__(self, gpus: Sequence[Device]) -> None:
+    def __init__(self, gpus: Sequence[Device], functions: Iterable[PciFunction] = ()) -> None:
+        """``functions`` are all of the node; of these the NICs count."""
         self._gpus = gpus
+        self._nic_roots = {f.root for f in functions if f.base_class == PCI_CLASS_NETWORK}
         self._known: dict[_Place, Nearest | None] = {}
 
     def of(self, function: PciFunction) -> Nearest | None:
@@ -134,15 +142,29 @@ class NearestGpus:
             return None
         place = (function.path[:-1], len(function.path), function.root, function.numa_node)
         if place not in self._known:
-            placed = Device(
-                function.address,
-                DeviceKind.NIC,
-                pci_path=function.path,
-                pcie_root=function.root,
-                numa_node=function.numa_node,
-            )
-            self._known[place] = nearest(placed, self._gpus)
+            self._known[place] = self._find(function)
         return self._known[place]
+
+    def _find(self, function: PciFunction) -> Nearest | None:
+        placed = Device(
+            function.address,
+            DeviceKind.NIC,
+            pci_path=function.path,
+            pcie_root=function.root,
+            numa_node=function.numa_node,
+        )
+        found = nearest(placed, self._gpus)
+        if found is None or function.numa_node is None:
+            return found
+        on_node = tuple(gpu for gpu in self._gpus if gpu.numa_node == function.numa_node)
+        if found.distance < Distance.NODE:
+            is_told = all(gpu.numa_node is not None for gpu in self._gpus)
+            return replace(found, numa_node=on_node) if is_told else found
+        return replace(found, roots=self._find_lone_roots(on_node))
+
+    def _find_lone_roots(self, gpus: Iterable[Device]) -> tuple[str, ...]:
+        """A GPU with a NIC below its root is left out: a farther NIC must not take it from that one."""
+        return tuple(sorted({gpu.pcie_root for gpu in gpus} - self._nic_roots - {""}))
 
 
 def near_numa_nodes(nodes: Iterable[NumaNode]) -> Mapping[int, tuple[int, ...]]:

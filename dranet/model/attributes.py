@@ -128,7 +128,14 @@ IFNAME = _essential(
     "name of the interface on the node; empty on a GPU, so that a claim which selects by it skips GPUs",
     _NO_LINK,
 )
-STANDARD_PCIE_ROOT = _standard("pcieRoot", _S, "PCIe root complex, `pci0000:00`", _NO_PCI)
+STANDARD_PCIE_ROOT = _standard(
+    "pcieRoot",
+    _S,
+    "PCIe root complex, `pci0000:00`; with the setting `list_attributes`, on a NIC that has no GPU below its "
+    "root, a list: its own root, then those of the GPUs of its NUMA node that have no NIC below theirs",
+    _NO_PCI,
+    has_list_form=True,
+)
 STANDARD_PCI_BUS_ID = _standard(
     "pciBusID", _S, "PCI address, `dddd:bb:dd.f`", "no PCI, or a domain of over 4 digits"
 )
@@ -222,6 +229,18 @@ RDMA_RATE = Attribute(
 LINK_SPEED = Attribute(
     "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not report it"
 )
+NUMA_NODE_GPUS = Attribute(
+    "numaNodeGpus",
+    _S,
+    f"PCI addresses of all GPUs on the function's NUMA node, sorted, {_AS_MANY}; every other GPU is `SYS`",
+    "`nearestGpus` has them already, or the NUMA node of the function or of a GPU is unknown",
+)
+MORE_NEAREST_GPUS = Attribute(
+    "moreNearestGpus", _S, "what does not fit into `nearestGpus`", "`nearestGpus` has all"
+)
+MORE_NUMA_NODE_GPUS = Attribute(
+    "moreNumaNodeGpus", _S, "what does not fit into `numaNodeGpus`", "`numaNodeGpus` has all"
+)
 
 # What comes and goes while the node runs.
 _ADDRESSES = "global unicast {} addresses in CIDR form, sorted, " + _AS_MANY
@@ -301,6 +320,9 @@ both.
 PLACES: dict[str, int] = {attribute.qualified: place for place, attribute in enumerate(CATALOGUE)}
 """Qualified name -> place in the budget."""
 
+LIST_FORMS = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.has_list_form)
+"""Such a list begins with the value that the device has where lists are off."""
+
 ESSENTIAL_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.essential)
 
 
@@ -345,8 +367,18 @@ def fit_value(value: AttributeValue) -> AttributeValue | None:
         return value if is_fine else cut_text(value)
     if isinstance(value, bool):
         return value
-    is_valid = bool(value) and all(map(_is_int64, value)) if isinstance(value, tuple) else _is_int64(value)
-    return value if is_valid else None
+    if isinstance(value, tuple):
+        return _fit_list(value)
+    return value if _is_int64(value) else None
+
+
+def _fit_list(values: tuple[int | str, ...]) -> AttributeValue | None:
+    """A list has one item at the least, and all of one type."""
+    texts = [cut_text(value) for value in values if isinstance(value, str)]
+    if values and not texts:
+        return values if all(map(_is_int64, values)) else None
+    whole = tuple(text for text in texts if text is not None)
+    return whole if whole and len(whole) == len(values) else None
 
 
 def cut_text(value: str, limit: int = MAX_VALUE_BYTES) -> str | None:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from dranet.model.facts import CharDevice
 
-AttributeValue = bool | int | str | tuple[int, ...]
+AttributeValue = bool | int | str | tuple[int | str, ...]
 """The kinds of ``resource.k8s.io/v1`` DeviceAttribute that we publish. ``bool`` is an ``int`` in Python: test
 it first. A tuple is a list attribute (``ints``), which needs a feature gate of the cluster."""
 

@@ -359,6 +359,9 @@ FAR_GPU = pci(
 )
 
 
+FAR = Gpu("0000:9b:00.0", "nvidia")
+
+
 def test_a_nic_names_its_nearest_gpus_and_a_gpu_does_not() -> None:
     devices = build(
         pci_functions=(pci(), NEAR_GPU, FAR_GPU),
@@ -380,6 +383,49 @@ def test_a_gpu_that_a_pod_has_is_still_the_nearest() -> None:
     held = {"gpu-0000-1b-00-0": build(**facts)["gpu-0000-1b-00-0"]}
 
     assert build(held, **facts)["pci-0000-1a-00-0"].attributes["dra.net/nearestGpus"] == "0000:1b:00.0"
+
+
+@pytest.mark.parametrize(
+    ("function", "gpu"),
+    [
+        (NEAR_GPU, Gpu("0000:1b:00.0", "nvidia", uuid="GPU-1", parts="MIG")),
+        (replace(NEAR_GPU, driver="vfio-pci"), Gpu("0000:1b:00.0", "nvidia")),
+        (replace(NEAR_GPU, driver=""), Gpu("0000:1b:00.0", "nvidia")),
+    ],
+    ids=["cut into parts", "for a virtual machine", "without its driver, as while it is reset"],
+)
+def test_what_a_nic_says_of_a_gpu_does_not_change_with_its_use(function: PciFunction, gpu: Gpu) -> None:
+    def attributes(function: PciFunction, gpu: Gpu) -> Any:
+        devices = build(pci_functions=(pci(), function, FAR_GPU), links=(link(),), gpus=(gpu, FAR))
+        return devices["pci-0000-1a-00-0"].attributes
+
+    idle = Gpu("0000:1b:00.0", "nvidia", uuid="GPU-1", char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
+
+    assert attributes(function, gpu) == attributes(NEAR_GPU, idle)
+
+
+def test_a_nic_names_a_gpu_and_not_its_virtual_functions() -> None:
+    part = replace(NEAR_GPU, address="0000:1b:00.4", physical_function="0000:1b:00.0")
+    gpus = (Gpu("0000:1b:00.0", "nvidia"), Gpu("0000:1b:00.4", "nvidia"))
+    both = build(pci_functions=(pci(), NEAR_GPU, part), links=(link(),), gpus=gpus)
+    alone = build(pci_functions=(pci(), part), links=(link(),), gpus=gpus[1:])
+
+    assert both["pci-0000-1a-00-0"].attributes["dra.net/nearestGpus"] == "0000:1b:00.0"
+    assert alone["pci-0000-1a-00-0"].attributes["dra.net/nearestGpus"] == "0000:1b:00.4"
+
+
+def test_a_nic_without_a_gpu_below_its_root_lists_the_roots_of_the_gpus_where_the_operator_says_so() -> None:
+    facts: dict[str, Any] = {
+        "pci_functions": (pci(root="pci0000:40", path=("0000:40:01.0", "0000:1a:00.0")), NEAR_GPU, FAR_GPU),
+        "links": (link(),),
+        "gpus": (Gpu("0000:1b:00.0", "nvidia"), FAR),
+    }
+    root = "resource.kubernetes.io/pcieRoot"
+    scalar, listed = build(**facts), build(policy=Policy(list_attributes=True), **facts)
+
+    assert scalar["pci-0000-1a-00-0"].attributes[root] == "pci0000:40"
+    assert listed["pci-0000-1a-00-0"].attributes[root] == ("pci0000:40", "pci0000:17")
+    assert listed["gpu-0000-1b-00-0"].attributes[root] == "pci0000:17"
 
 
 def test_numa_nodes_are_lists_where_the_operator_says_so() -> None:

@@ -312,12 +312,19 @@ def test_alibabas_erdma_is_known_by_its_driver() -> None:
     assert "alibaba.dra.net/erdma" not in short(slices.describe_pci(FUNCTION))
 
 
-def test_the_nearest_gpus_are_as_many_as_fit() -> None:
+def test_five_gpus_fit_into_an_attribute_and_the_next_five_into_another() -> None:
     gpus = tuple(Device(f"g{i}", DeviceKind.GPU, pci_address=f"0000:{i:02x}:00.0") for i in range(1, 9))
 
-    assert short(slices.describe_near_gpus(Nearest(Distance.PXB, gpus))) == {
-        "nearestGpus": "0000:01:00.0,0000:02:00.0,0000:03:00.0,0000:04:00.0,0000:05:00.0",
+    assert short(slices.describe_near_gpus(Nearest(Distance.PXB, gpus[:1], gpus))) == {
+        "nearestGpus": "0000:01:00.0",
         "nearestGpuDistance": "PXB",
+        "numaNodeGpus": "0000:01:00.0,0000:02:00.0,0000:03:00.0,0000:04:00.0,0000:05:00.0",
+        "moreNumaNodeGpus": "0000:06:00.0,0000:07:00.0,0000:08:00.0",
+    }
+    assert short(slices.describe_near_gpus(Nearest(Distance.NODE, gpus))) == {
+        "nearestGpus": "0000:01:00.0,0000:02:00.0,0000:03:00.0,0000:04:00.0,0000:05:00.0",
+        "nearestGpuDistance": "NODE",
+        "moreNearestGpus": "0000:06:00.0,0000:07:00.0,0000:08:00.0",
     }
     assert short(slices.describe_near_gpus(None)) == {}
 

@@ -59,6 +59,64 @@ def test_without_gpus_nothing_is_near() -> None:
     assert addresses([], function("01.0", "02:00.0")) is None
 
 
+def numa_node(gpus: list[Device], where: PciFunction) -> list[str]:
+    near = NearestGpus(gpus).of(where)
+    return [device.pci_address for device in near.numa_node] if near else []
+
+
+def test_where_a_gpu_is_nearer_than_the_numa_node_all_gpus_of_that_are_known_as_well() -> None:
+    nic = function("01.0", "02:00.0", "03:01.0", "05:00.0")
+    same_node = gpu("01.0", "42:00.0", root="pci0000:40")
+
+    assert numa_node([*GPUS, same_node], nic) == ["04:00.0", "06:00.0", "42:00.0"]
+
+
+def test_the_nearest_gpus_are_those_of_the_numa_node_where_no_gpu_is_nearer() -> None:
+    assert numa_node(GPUS, function("01.0", "c2:00.0", root="pci0000:c0", numa=1)) == []
+
+
+def test_a_gpu_without_a_numa_node_could_be_on_any() -> None:
+    nic = function("01.0", "02:00.0", "03:01.0", "05:00.0")
+
+    assert numa_node([*GPUS, gpu("01.0", "42:00.0", root="pci0000:40", numa=None)], nic) == []
+
+
+def roots(gpus: list[Device], nics: list[PciFunction], where: PciFunction) -> tuple[str, ...]:
+    near = NearestGpus(gpus, nics).of(where)
+    return near.roots if near else ()
+
+
+LONE_GPUS = [
+    gpu("00.0", "01:00.0", root="pci0008:00"),
+    gpu("00.0", "02:00.0", root="pci0009:00"),
+    gpu("00.0", "03:00.0", root="pci0018:00", numa=1),
+]
+
+
+def test_a_nic_that_shares_no_root_with_a_gpu_knows_the_roots_of_its_numa_node() -> None:
+    nic = function("00.0", "04:00.0", root="pci0101:00")
+    far = function("00.0", "05:00.0", root="pci0103:00", numa=1)
+
+    assert roots(LONE_GPUS, [nic, far], nic) == ("pci0008:00", "pci0009:00")
+    assert roots(LONE_GPUS, [nic, far], far) == ("pci0018:00",)
+
+
+def test_a_gpu_is_left_to_the_nic_below_its_own_root() -> None:
+    rail, storage = (
+        function("00.0", "04:00.0", root="pci0008:00"),
+        function("00.0", "05:00.0", root="pci0101:00"),
+    )
+
+    assert roots(LONE_GPUS, [rail, storage], rail) == ()
+    assert roots(LONE_GPUS, [rail, storage], storage) == ("pci0009:00",)
+
+
+def test_a_gpu_of_another_numa_node_is_never_matched_by_its_root() -> None:
+    nic = function("00.0", "04:00.0", root="pci0101:00", numa=2)
+
+    assert roots(LONE_GPUS, [nic], nic) == ()
+
+
 def test_places_are_told_apart_by_depth_too() -> None:
     near = NearestGpus([gpu("01.0")])
 

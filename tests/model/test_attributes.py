@@ -87,9 +87,10 @@ def test_what_selectors_need_comes_first_then_dranets_then_alignment_then_what_c
     assert order[23:26] == ["nearestGpus", "nearestGpuDistance", "pcieSwitch"]
     assert order[26:28] == ["sriovPfAddress", "sriovVfIndex"]
     assert order[28:32] == ["rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"]
-    assert order[32:36] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
-    assert dranet.isdisjoint(order[36:])
-    assert [e.qualified for e in a.CATALOGUE if e.has_list_form] == ["resource.kubernetes.io/numaNode"]
+    assert order[32:35] == ["numaNodeGpus", "moreNearestGpus", "moreNumaNodeGpus"]
+    assert order[35:39] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
+    assert dranet.isdisjoint(order[39:])
+    assert {f"resource.kubernetes.io/{name}" for name in ("numaNode", "pcieRoot")} == a.LIST_FORMS
 
 
 def test_everything_of_dranet_and_five_of_the_operators_are_as_many_as_the_api_takes() -> None:
