@@ -50,7 +50,7 @@ class Nearest(Struct, frozen=True):
     distance: Distance
     devices: tuple[Device, ...]
     numa_node: tuple[Device, ...] = ()
-    """All on the device's NUMA node, where some of these are farther than the nearest."""
+    """All on the device's NUMA node; empty where the NUMA node of some candidate is unknown."""
     roots: tuple[str, ...] = ()
     """Root complexes of those on its NUMA node, where neither side has a partner below its own root."""
 
@@ -157,10 +157,9 @@ class NearestGpus:
         if found is None or function.numa_node is None:
             return found
         on_node = tuple(gpu for gpu in self._gpus if gpu.numa_node == function.numa_node)
-        if found.distance < Distance.NODE:
-            is_told = all(gpu.numa_node is not None for gpu in self._gpus)
-            return replace(found, numa_node=on_node) if is_told else found
-        return replace(found, roots=self._find_lone_roots(on_node))
+        has_all = all(gpu.numa_node is not None for gpu in self._gpus)
+        roots = self._find_lone_roots(on_node) if found.distance >= Distance.NODE else ()
+        return replace(found, numa_node=on_node if has_all else (), roots=roots)
 
     def _find_lone_roots(self, gpus: Iterable[Device]) -> tuple[str, ...]:
         """A GPU with a NIC below its root is left out: a farther NIC must not take it from that one."""

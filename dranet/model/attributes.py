@@ -233,7 +233,7 @@ NUMA_NODE_GPUS = Attribute(
     "numaNodeGpus",
     _S,
     f"PCI addresses of all GPUs on the function's NUMA node, sorted, {_AS_MANY}; every other GPU is `SYS`",
-    "`nearestGpus` has them already, or the NUMA node of the function or of a GPU is unknown",
+    "there is no GPU on it, or the NUMA node of the function or of some GPU is unknown",
 )
 MORE_NEAREST_GPUS = Attribute(
     "moreNearestGpus", _S, "what does not fit into `nearestGpus`", "`nearestGpus` has all"

@@ -321,9 +321,9 @@ def test_five_gpus_fit_into_an_attribute_and_the_next_five_into_another() -> Non
         "numaNodeGpus": "0000:01:00.0,0000:02:00.0,0000:03:00.0,0000:04:00.0,0000:05:00.0",
         "moreNumaNodeGpus": "0000:06:00.0,0000:07:00.0,0000:08:00.0",
     }
-    assert short(slices.describe_near_gpus(Nearest(Distance.NODE, gpus))) == {
+    assert short(slices.describe_near_gpus(Nearest(Distance.SYS, gpus))) == {
         "nearestGpus": "0000:01:00.0,0000:02:00.0,0000:03:00.0,0000:04:00.0,0000:05:00.0",
-        "nearestGpuDistance": "NODE",
+        "nearestGpuDistance": "SYS",
         "moreNearestGpus": "0000:06:00.0,0000:07:00.0,0000:08:00.0",
     }
     assert short(slices.describe_near_gpus(None)) == {}

@@ -64,15 +64,16 @@ def numa_node(gpus: list[Device], where: PciFunction) -> list[str]:
     return [device.pci_address for device in near.numa_node] if near else []
 
 
-def test_where_a_gpu_is_nearer_than_the_numa_node_all_gpus_of_that_are_known_as_well() -> None:
+def test_a_nic_knows_all_gpus_of_its_numa_node() -> None:
     nic = function("01.0", "02:00.0", "03:01.0", "05:00.0")
     same_node = gpu("01.0", "42:00.0", root="pci0000:40")
 
     assert numa_node([*GPUS, same_node], nic) == ["04:00.0", "06:00.0", "42:00.0"]
 
 
-def test_the_nearest_gpus_are_those_of_the_numa_node_where_no_gpu_is_nearer() -> None:
-    assert numa_node(GPUS, function("01.0", "c2:00.0", root="pci0000:c0", numa=1)) == []
+def test_where_no_gpu_is_nearer_these_are_the_nearest() -> None:
+    assert numa_node(GPUS, function("01.0", "c2:00.0", root="pci0000:c0", numa=1)) == ["82:00.0"]
+    assert numa_node(GPUS, function("01.0", "c2:00.0", root="pci0000:c0", numa=2)) == []
 
 
 def test_a_gpu_without_a_numa_node_could_be_on_any() -> None:

@@ -1,129 +1,27 @@
-"""ResourceSlices -> for each node the NICs and GPUs that a claim may choose from, and their places.
-
-A slice has no PCI paths. One of our NICs publishes which GPUs are nearest to it and how far they are, its
-switch and its root; a GPU of any driver may publish its PCI address, root and NUMA node. A path is invented
-for each device from these, so that :func:`dranet.model.facts.distance` returns what was published. What is
-not published counts as farther: devices below one root as ``PHB``, and without a root as unknown.
-"""
+"""ResourceSlices -> for each node the NICs and GPUs that a claim may choose from, and their places."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dranet.desk.allocation.devices import Candidate, Node
 from dranet.desk.allocation.pools import Inventory, Pool
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.templates.places import (
+    PLACES,
+    Place,
+    address_of,
+    locate,
+    numa_node_of,
+    read_near_gpus,
+    text_of,
+    value_of,
+)
+from dranet.desk.templates.platforms import Assumption, assume_numa_nodes
 from dranet.model import attributes as a
 from dranet.model.facts import Distance, distance
-
-DeviceId = tuple[str, str, str]
-"""Driver, pool, device."""
-_Statement = tuple[DeviceId, Distance, DeviceId]
-"""A NIC, how far, and one of the GPUs that are so near to it."""
-
-ADDRESSES = (a.STANDARD_PCI_BUS_ID.qualified, a.PCI_ADDRESS.qualified)
-"""Where drivers publish the PCI address, the best first."""
-_OWN_ADDRESSES = ("pciBusID", "pciAddress", "pciAddr", "pcieBusID", "parentPciAddr")
-"""Names in the driver's own domain: NVIDIA's until 25.8, Intel's, AMD's 0.1 (a GPU, a part of one)."""
-NUMA_NODES = (a.STANDARD_NUMA_NODE.qualified, a.NUMA_NODE.qualified)
-PLACES = (*ADDRESSES, *NUMA_NODES, a.STANDARD_PCIE_ROOT.qualified, a.PCIE_SWITCH.qualified)
-"""All attributes from which it may follow that two devices are near each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """As :class:`dranet.model.facts.Placed` has it."""
-
-    pci_path: tuple[str, ...] = ()
-    pcie_root: str = ""
-    numa_node: int | None = None
-    switch: str = ""
-    """As ``dra.net/pcieSwitch``, published by the device or by a NIC next to it; empty if unknown."""
-
-
-def value_of(device: Candidate, name: str) -> object:
-    """The value of an attribute by its qualified name; the first of a list; ``None`` without the
-    attribute."""
-    found = device.find_attribute(name)
-    return found.values[0] if found is not None else None
-
-
-def text_of(device: Candidate, name: str) -> str:
-    value = value_of(device, name)
-    return value if isinstance(value, str) else ""
-
-
-def address_of(device: Candidate) -> str:
-    """PCI address; empty where it is not published."""
-    own = (f"{device.driver}/{word}" for word in _OWN_ADDRESSES)
-    return next(filter(None, (text_of(device, name).lower() for name in (*ADDRESSES, *own))), "")
-
-
-def near_of(nic: Candidate) -> tuple[Distance | None, tuple[str, ...]]:
-    """Distance and PCI addresses of the GPUs nearest to a NIC, as it publishes them."""
-    word = text_of(nic, a.NEAREST_GPU_DISTANCE.qualified)
-    addresses = text_of(nic, a.NEAREST_GPUS.qualified).split(",")
-    known = Distance.__members__.get(word)
-    return (known, tuple(filter(None, addresses))) if known is not None else (None, ())
-
-
-def locate(nics: Sequence[Candidate], gpus: Sequence[Candidate]) -> dict[DeviceId, Place]:
-    """The place of each device of one node."""
-    devices = (*nics, *gpus)
-    numas = {device.id: _numa_of(device) for device in devices}
-    roots = {device.id: text_of(device, a.STANDARD_PCIE_ROOT.qualified) for device in devices}
-    switches = {device.id: text_of(device, a.PCIE_SWITCH.qualified) for device in devices}
-    statements = tuple(_statements(nics, gpus))
-    for nic, far, gpu in statements:
-        if far <= Distance.NODE and numas[gpu] is None:
-            numas[gpu] = numas[nic]
-        if far <= Distance.PHB and not roots[gpu]:
-            roots[gpu] = roots[nic]
-        if far is Distance.PIX and not switches[gpu]:
-            switches[gpu] = switches[nic]
-    own = {device.id: switches[device.id] or f"port above {address_of(device)}" for device in devices}
-    ports = _join_ports(own, statements)
-    return {
-        device.id: _place(device, ports[device.id], roots[device.id], numas[device.id], switches[device.id])
-        for device in devices
-    }
-
-
-def _statements(nics: Iterable[Candidate], gpus: Iterable[Candidate]) -> Iterator[_Statement]:
-    at = {address_of(gpu): gpu.id for gpu in gpus if address_of(gpu)}
-    for nic in nics:
-        far, addresses = near_of(nic)
-        if far is not None:
-            yield from ((nic.id, far, at[address]) for address in addresses if address in at)
-
-
-def _place(device: Candidate, port: str, root: str, numa: int | None, switch: str) -> Place:
-    """Root port, switch, port of the switch, function; only ``PIX`` and ``PXB`` depend on the first two."""
-    address = address_of(device)
-    if not address:
-        return Place()
-    path = (port, switch or f"switch of {address}", f"port of {address}", address)
-    return Place(path, root or f"root of {address}", numa, switch)
-
-
-def _numa_of(device: Candidate) -> int | None:
-    """AMD's driver publishes -1 where the kernel knows of none."""
-    own = (f"{device.driver}/{word}" for word in ("numaNode", "numa"))
-    values = (value_of(device, name) for name in (*NUMA_NODES, *own))
-    numbers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
-    return next((number for number in numbers if number >= 0), None)
-
-
-def _join_ports(ports: Mapping[DeviceId, str], statements: Iterable[_Statement]) -> Mapping[DeviceId, str]:
-    """The name of the root port above each device: the same for a NIC and a GPU at distance ``PXB``."""
-    for nic, far, gpu in statements:
-        if far is Distance.PXB and ports[nic] != ports[gpu]:
-            old, new = ports[gpu], ports[nic]
-            ports = {device: new if port == old else port for device, port in ports.items()}
-    return ports
-
 
 GPU_DRIVER_PREFIX = "gpu."
 """Vendors call their drivers so: ``gpu.nvidia.com``, ``gpu.amd.com``, ``gpu.intel.com``."""
@@ -132,6 +30,8 @@ _ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.goog
 _PUBLISHED_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
 """Attributes that DraNet's devices do not have; they share the other names."""
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
+_UNPUBLISHED = "unpublished.gpus"
+"""In place of the driver of GPUs that no driver publishes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +90,7 @@ class Spot:
     @property
     def nearest_gpu(self) -> Distance | None:
         """The published distance of its nearest GPUs."""
-        return near_of(self.device)[0]
+        return read_near_gpus(self.device).distance
 
     @property
     def makeup(self) -> object:
@@ -211,6 +111,10 @@ class NodeHardware:
     """Those that this was read from, of this node alone."""
     tainted: tuple[str, ...] = ()
     """NICs and GPUs that are left out for now, each with the taint."""
+    named_gpus: tuple[Spot, ...] = ()
+    """GPUs that no driver publishes: the NICs name their addresses."""
+    assumption: Assumption | None = None
+    """Where no attribute says on which NUMA node the GPUs are."""
 
     @property
     def name(self) -> str:
@@ -324,15 +228,38 @@ def _read_node(
     nic_driver, gpu_driver = drivers
     free = [device for device in devices if not _taint_of(device)]
     nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
-    gpus = [device for device in free if device.driver == gpu_driver and is_gpu(device)]
-    places = locate(nics, gpus)
-    return NodeHardware(
-        node,
-        tuple(Spot(nic, places[nic.id]) for nic in nics),
-        tuple(Spot(gpu, places[gpu.id]) for gpu in gpus),
-        slices,
-        tuple(_of_tainted([device for device in devices if device.driver in drivers])),
+    gpus = [device for device in free if device.driver == gpu_driver and _is_gpu(device)]
+    named = _name_gpus(node, nics, [device for device in devices if _is_gpu(device)])
+    assumption = _assume(nics, gpus)
+    numas = assumption.numa_nodes if assumption else {}
+    places = locate(nics, [*gpus, *named], {gpu.id: numas[address_of(gpu)] for gpu in gpus if numas})
+    nic_spots, gpu_spots, named_spots = (
+        tuple(Spot(device, places[device.id]) for device in kind) for kind in (nics, gpus, named)
     )
+    tainted = tuple(_of_tainted([device for device in devices if device.driver in drivers]))
+    return NodeHardware(node, nic_spots, gpu_spots, slices, tainted, named_spots, assumption)
+
+
+def _name_gpus(node: Node, nics: Sequence[Candidate], gpus: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """A device for each address that NICs name and no driver publishes, as a driver would publish it."""
+    near = [read_near_gpus(nic) for nic in nics]
+    named = {address for known in near for address in (*known.nearest, *(known.numa_node or ()))}
+    devices = [
+        {"name": f"gpu-{number}", "attributes": {a.STANDARD_PCI_BUS_ID.qualified: {"string": address}}}
+        for number, address in enumerate(sorted(named - set(map(address_of, gpus))))
+    ]
+    pool = {"name": node.name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": _UNPUBLISHED, "nodeName": node.name, "pool": pool, "devices": devices}
+    inventory = Inventory.read([{"metadata": {"name": _UNPUBLISHED}, "spec": spec}])
+    return _candidates(inventory.pools_for(node))
+
+
+def _assume(nics: Iterable[Candidate], gpus: Iterable[Candidate]) -> Assumption | None:
+    """Only where neither the NICs say anything of GPUs nor the GPUs of their NUMA nodes."""
+    lost = [gpu for gpu in gpus if numa_node_of(gpu) is None]
+    if not lost or any(read_near_gpus(nic).distance is not None for nic in nics):
+        return None
+    return assume_numa_nodes({address_of(gpu) for gpu in lost})
 
 
 def _taint_of(device: Candidate) -> str:

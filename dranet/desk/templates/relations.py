@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES
 from dranet.desk.templates import selectors
-from dranet.desk.templates.hardware import ADDRESSES, NUMA_NODES, NodeHardware, Spot, text_of
+from dranet.desk.templates.hardware import NodeHardware, Spot
+from dranet.desk.templates.places import ADDRESSES, NUMA_NODES, text_of
 from dranet.model import attributes as a
 
 _Key = Callable[[Spot], object]
@@ -96,6 +97,13 @@ _ROOT = _Kind(
     (a.STANDARD_PCIE_ROOT.qualified,),
     is_pcie=True,
 )
+_LISTED_ROOT = _Kind(
+    "listed-root",
+    "below a PCIe root complex that the NIC lists",
+    lambda spot: spot.place.roots or None,
+    (a.STANDARD_PCIE_ROOT.qualified,),
+)
+"""Where NICs that share no root with a GPU publish the roots of those on their NUMA node."""
 _NUMA = _Kind(
     "same-numa",
     "on the same NUMA node",
@@ -109,19 +117,29 @@ def find_relations(nodes: Sequence[NodeHardware]) -> tuple[Relation, ...]:
     """The rungs of these nodes, the nearest first; the last one is always :data:`ANY`."""
     relations: list[Relation] = [ANY]
     known: list[_Pairs] = [_pairs(nodes, lambda _: "")]
-    for kind in (_NUMA, _ROOT, _SWITCH):
+    for kind in (
+        _NUMA,
+        _LISTED_ROOT if _is_listed(a.STANDARD_PCIE_ROOT.qualified, nodes) else _ROOT,
+        _SWITCH,
+    ):
         pairs = _pairs(nodes, kind.key)
         relation = _build(kind, nodes) if pairs else None
         if relation is None:
             continue
         if pairs == known[0] and not relation.is_alone and not relations[0].is_alone:
-            if kind is _ROOT and relations[0].name == _NUMA.name:
+            if kind in (_ROOT, _LISTED_ROOT) and relations[0].name == _NUMA.name:
                 relations[0] = relation
             continue
         relations.insert(0, relation)
         known.insert(0, pairs)
     numas = {nic.numa_node is None for node in nodes for nic in node.nics}
     return tuple([*relations[:-1], _KNOWN, ANY] if len(numas) == 2 else relations)
+
+
+def _is_listed(attribute: str, nodes: Iterable[NodeHardware]) -> bool:
+    """Whether a NIC has a list of it."""
+    values = (nic.device.find_attribute(attribute) for node in nodes for nic in node.nics)
+    return any(found is not None and found.listed for found in values)
 
 
 def _pairs(nodes: Iterable[NodeHardware], key: _Key) -> _Pairs:
@@ -138,7 +156,8 @@ def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Relation | None:
     """By an attribute that related devices have in common, which is best if every GPU has it, else by groups;
     ``None`` if a claim cannot express it."""
     relation = Relation(kind.name, kind.meaning, is_pcie=kind.is_pcie, key=kind.key)
-    matching = [name for name in kind.attributes if all(_agrees(name, kind.key, node) for node in nodes)]
+    agreeing = (name for name in kind.attributes if all(_agrees(name, kind.key, node) for node in nodes))
+    matching = sorted(agreeing, key=lambda name: _is_listed(name, nodes))
     gpus = [gpu.device for node in nodes for gpu in node.gpus]
     for attribute in matching:
         if all(gpu.find_attribute(attribute) for gpu in gpus):
@@ -149,12 +168,11 @@ def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Relation | None:
 
 
 def _agrees(attribute: str, key: _Key, node: NodeHardware) -> bool:
-    """Whether the attribute is equal for exactly the pairs with equal ``key``, in values of one scalar
-    type."""
+    """Whether a constraint on the attribute takes exactly the pairs with equal ``key`` together."""
     for nic in node.nics:
         for gpu in node.gpus:
-            ours, theirs = nic.device.find_attribute(attribute), gpu.device.find_attribute(attribute)
-            meet = ours is not None and not ours.listed and ours == theirs
+            ours, theirs = nic.device.elements(attribute), gpu.device.elements(attribute)
+            meet = ours is not None and theirs is not None and not ours.isdisjoint(theirs)
             if meet != (key(nic) is not None and key(nic) == key(gpu)):
                 return False
     return True
