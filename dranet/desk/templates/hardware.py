@@ -114,7 +114,7 @@ class NodeHardware:
     named_gpus: tuple[Spot, ...] = ()
     """GPUs that no driver publishes: the NICs name their addresses."""
     assumption: Assumption | None = None
-    """Where no attribute says on which NUMA node the GPUs are."""
+    """Used where no attribute has the NUMA nodes of the GPUs."""
 
     @property
     def name(self) -> str:
@@ -228,8 +228,8 @@ def _read_node(
     nic_driver, gpu_driver = drivers
     free = [device for device in devices if not _taint_of(device)]
     nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
-    gpus = [device for device in free if device.driver == gpu_driver and _is_gpu(device)]
-    named = _name_gpus(node, nics, [device for device in devices if _is_gpu(device)])
+    gpus = [device for device in free if device.driver == gpu_driver and is_gpu(device)]
+    named = _name_gpus(node, nics, [device for device in devices if is_gpu_or_part(device)])
     assumption = _assume(nics, gpus)
     numas = assumption.numa_nodes if assumption else {}
     places = locate(nics, [*gpus, *named], {gpu.id: numas[address_of(gpu)] for gpu in gpus if numas})
@@ -243,7 +243,7 @@ def _read_node(
 def _name_gpus(node: Node, nics: Sequence[Candidate], gpus: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """A device for each address that NICs name and no driver publishes, as a driver would publish it."""
     near = [read_near_gpus(nic) for nic in nics]
-    named = {address for known in near for address in (*known.nearest, *(known.numa_node or ()))}
+    named = {address for known in near for address in (*known.nearest, *known.numa_node)}
     devices = [
         {"name": f"gpu-{number}", "attributes": {a.STANDARD_PCI_BUS_ID.qualified: {"string": address}}}
         for number, address in enumerate(sorted(named - set(map(address_of, gpus))))
@@ -255,7 +255,7 @@ def _name_gpus(node: Node, nics: Sequence[Candidate], gpus: Sequence[Candidate])
 
 
 def _assume(nics: Iterable[Candidate], gpus: Iterable[Candidate]) -> Assumption | None:
-    """Only where neither the NICs say anything of GPUs nor the GPUs of their NUMA nodes."""
+    """Only where neither the NICs nor the GPUs publish anything about the place of a GPU."""
     lost = [gpu for gpu in gpus if numa_node_of(gpu) is None]
     if not lost or any(read_near_gpus(nic).distance is not None for nic in nics):
         return None

@@ -7,17 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.templates.hardware import (
-    PLACES,
-    DeviceId,
-    Place,
-    Spot,
-    address_of,
-    is_gpu_or_part,
-    is_network_device,
-    locate,
-    text_of,
-)
+from dranet.desk.templates.hardware import Spot, is_gpu_or_part, is_network_device
+from dranet.desk.templates.places import PLACES, DeviceId, Place, address_of, locate, text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,13 @@ class NearGpus:
     """What a NIC publishes of the GPUs of its node, by PCI address."""
 
     distance: Distance | None = None
-    """Of the nearest."""
+    """That of the nearest GPUs."""
     nearest: tuple[str, ...] = ()
     numa_node: tuple[str, ...] = ()
     """All GPUs of its NUMA node."""
 
     def is_elsewhere(self, address: str) -> bool:
-        """Whether the GPU is not on the NIC's NUMA node. Of ten addresses there may be more."""
+        """Whether the GPU is not on the NIC's NUMA node. Ten addresses may not be all."""
         if self.distance is Distance.SYS:
             return address in self.nearest
         return 0 < len(self.numa_node) < _MOST_ADDRESSES and address not in self.numa_node
@@ -86,9 +86,11 @@ def address_of(device: Candidate) -> str:
 
 
 def numa_node_of(device: Candidate) -> int | None:
+    """AMD's driver publishes -1 where the kernel knows of none."""
     own = (f"{device.driver}/{word}" for word in ("numaNode", "numa"))
     values = (value_of(device, name) for name in (*NUMA_NODES, *own))
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    numbers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
+    return next((number for number in numbers if number >= 0), None)
 
 
 def read_near_gpus(nic: Candidate) -> NearGpus:

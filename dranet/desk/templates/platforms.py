@@ -1,6 +1,6 @@
 """NUMA nodes of GPUs on machines whose addresses follow a published convention.
 
-This is for slices in which neither GPUs nor NICs publish where a GPU is, as those of DraNet beside NVIDIA's
+This is for slices in which neither GPUs nor NICs publish where a GPU is, as those of DraNet and NVIDIA's
 driver. It is an assumption: a machine may have the addresses of another one. This driver's NICs publish the
 places that the kernel reports, and then nothing is assumed.
 """
@@ -19,7 +19,7 @@ _Convention = Callable[[str], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A kind of machine, the rule for its GPUs, and who publishes it."""
+    """A kind of machine, the rule for its GPUs, and the page that has the rule."""
 
     name: str
     source: str

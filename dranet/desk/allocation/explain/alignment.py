@@ -20,9 +20,10 @@ from dranet.desk.allocation.pools import Inventory, Pool
 from dranet.desk.templates.advice import describe_command, describe_constraint
 from dranet.desk.templates.candidates import NotAvailable, assumed_classes
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import Hardware, Spot, is_gpu, read_hardware, text_of
+from dranet.desk.templates.hardware import Hardware, Spot, is_gpu, read_hardware
 from dranet.desk.templates.node_spots import NodeSpots, find_spots
 from dranet.desk.templates.notes import format_distances
+from dranet.desk.templates.places import text_of
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.trial import Distances, find_best
 from dranet.model.facts import distance
