@@ -109,12 +109,14 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
                 kept.setdefault(key_of(body), body)
         return kept
 
+    slices = tuple(by_key(whole.slices).values())
     return Scope(
         driver=driver,
         classes={key.name: body for key, body in by_key(whole.classes).items()},
         claims=by_key(whole.claims),
         templates=by_key(whole.templates),
-        devices=read_devices(by_key(whole.slices).values()),
+        devices=read_devices(slices),
+        slices=slices,
         is_live=is_live,
     )
 

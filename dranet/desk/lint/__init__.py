@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.lint.alignment import lint_claim_alignment
 from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.parameters import lint_class_config, lint_parameters
 from dranet.desk.lint.pods import find_shared_claims, lint_pod
@@ -66,3 +67,4 @@ def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> It
     for alternative in iter_alternatives(spec, path):
         yield from lint_request_selectors(alternative, scope)
     yield from lint_parameters(spec, path, namespace, scope)
+    yield from lint_claim_alignment(spec, path, scope)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
+from dranet.desk.lint.alignment import lint_pod_alignment
 from dranet.desk.lint.fields import find_unknown_pod_fields
 from dranet.desk.lint.parameters import Asked, fixed_name, read_claim
 from dranet.desk.lint.rules import LintFinding, show, suggest
@@ -48,6 +49,7 @@ def lint_pod(
         text = f"nodeName: {spec['nodeName']} with claims of the pod"
         yield LintFinding(rules.NODE_NAME, f"{path}.nodeName", text, fix)
     yield from _lint_containers(spec, path, claims)
+    yield from lint_pod_alignment(spec, path, [(c.name, c.path, c.spec) for c in claims], scope)
 
 
 def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple[Key, LintFinding]]:

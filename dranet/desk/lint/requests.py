@@ -7,6 +7,8 @@ from typing import Any
 
 from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.lint import rules
+from dranet.desk.lint.alignment import suggest_claim
+from dranet.desk.lint.demands import DemandKind, of_kind, read_demand
 from dranet.desk.lint.rules import LintFinding, show, suggest
 from dranet.desk.lint.scope import (
     Alternative,
@@ -129,29 +131,42 @@ def _lint_constraint(
 def _find_never_shared(
     attribute: str, path: str, covered: Sequence[Alternative], scope: Scope
 ) -> Iterator[LintFinding]:
-    """Only where each request has one way, whose devices are known by kind."""
-    requests = [one.name.partition("/")[0] for one in covered]
-    if len(set(requests)) != len(requests) or len(requests) < 2:
+    """Only where each request has one way, whose devices are known by kind: a constraint may keep two
+    alternatives apart on purpose."""
+    requests = {one.name for one in covered}
+    if len(requests) < 2 or any("/" in name for name in requests):
         return
-    values = [_values_by_node(one, attribute, scope) for one in covered]
-    if any(found is None for found in values):
+    matching = [_find_matching(one, scope) for one in covered]
+    if not all(matching):
         return
-    shared = set.intersection(*(set(found or ()) for found in values))
-    if not shared and all(values):
+    shared = set.intersection(*(_values_by_node(found or (), attribute) for found in matching))
+    if not shared:
         names = ", ".join(one.name for one in covered)
         text = f"no node has devices for {names} with one value of {attribute}"
-        fix = "let a claim fall back: dranet claim new writes a ladder of alternatives"
-        yield LintFinding(rules.NEVER_SHARED, path, text, fix)
+        yield LintFinding(rules.NEVER_SHARED, path, text, _suggest_other(covered, scope))
 
 
-def _values_by_node(alternative: Alternative, attribute: str, scope: Scope) -> set[tuple[str, Any]] | None:
-    """Node and value of the devices that match; ``None`` where a selector is not known."""
+def _suggest_other(covered: Sequence[Alternative], scope: Scope) -> str:
+    """A claim that can be met."""
+    demands = [read_demand(one.name.partition("/")[0], [one], scope) for one in covered]
+    gpus, nics = (of_kind(filter(None, demands), kind) for kind in (DemandKind.GPU, DemandKind.NIC))
+    if gpus and nics:
+        return suggest_claim(gpus, nics, scope, [demand.name for demand in (*gpus, *nics)])
+    return "let a claim fall back: dranet claim new writes a ladder of alternatives"
+
+
+def _find_matching(alternative: Alternative, scope: Scope) -> tuple[Sample, ...] | None:
+    """The given devices that match; ``None`` where a selector is not known."""
     of_class, is_known = class_selectors(alternative.class_name, scope)
     own = request_selectors(alternative)
     if not is_known or own is None:
         return None
-    matching = [sample for sample in scope.devices if match_all((*of_class, *own), sample)]
-    return {pair for sample in matching for pair in _pairs(sample, attribute)}
+    return tuple(sample for sample in scope.devices if match_all((*of_class, *own), sample))
+
+
+def _values_by_node(samples: Sequence[Sample], attribute: str) -> set[tuple[str, Any]]:
+    """Node and value of each device."""
+    return {pair for sample in samples for pair in _pairs(sample, attribute)}
 
 
 def _pairs(sample: Sample, attribute: str) -> Iterator[tuple[str, Any]]:

@@ -191,6 +191,18 @@ ATTRIBUTE_UNKNOWN = LintRule(
     "an attribute that this driver does not publish and no given slice has",
     "Where it is guarded the selector never matches, elsewhere it fails.",
 )
+UNALIGNED = LintRule(
+    "unaligned",
+    _WARNING,
+    "a claim, or the claims of a pod, for GPUs and NICs that no constraint relates",
+    "The distance between NIC and GPU is luck: traffic may cross the processors' link.",
+)
+BY_CHANCE = LintRule(
+    "alignment-by-chance",
+    _WARNING,
+    "a pod with NICs of a claim and GPUs of a device plugin, but not all of the node",
+    "The kubelet chooses the GPUs after the scheduler has chosen the NICs: their distance is luck.",
+)
 NO_MATCH = LintRule(
     "no-match",
     _WARNING,
@@ -292,6 +304,8 @@ RULES: tuple[LintRule, ...] = (
     CONSTRAINT_ALONE,
     CONSTRAINT_UNKNOWN,
     NEVER_SHARED,
+    UNALIGNED,
+    BY_CHANCE,
     NO_MATCH,
     SELECTOR,
     SELECTOR_COSTS,

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from dranet.cel import CelError, Version
 from dranet.desk.cel import DeviceValues
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.templates.hardware import Hardware
 from dranet.model.attributes import CATALOGUE, STANDARD_PCIE_ROOT, Attribute, AttributeType
 from dranet.model.device import DeviceKind
 
@@ -172,7 +173,7 @@ class Key(NamedTuple):
     name: str
 
 
-class Scope(Struct, frozen=True):
+class Scope(Struct, frozen=True, dict=True):
     """Objects by name. With ``is_live`` the cluster has no others."""
 
     driver: str = "dra.net"
@@ -181,7 +182,14 @@ class Scope(Struct, frozen=True):
     templates: Mapping[Key, JsonObject] = field(default_factory=dict)
     devices: tuple[Sample, ...] = ()
     """Devices of slices and captures."""
+    slices: tuple[JsonObject, ...] = ()
+    """The same, as they were read."""
     is_live: bool = False
+
+    @cached_property
+    def hardware(self) -> dict[str, Hardware]:
+        """What was read of the slices so far, by the driver of the GPUs."""
+        return {}
 
 
 class Alternative(NamedTuple):

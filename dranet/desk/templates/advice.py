@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dranet.desk.templates.choose import Choice
 from dranet.desk.templates.request import ClaimRequest
@@ -13,6 +13,7 @@ def describe_command(request: ClaimRequest) -> str:
     words = ["dranet claim new", f"--gpus {request.gpus} --nics {request.nics}"]
     words += ["--no-rdma"] if request.rdma is False else []
     words += [f"--gpu-class {request.gpu_class}"] if request.gpu_class else []
+    words += [f"--class {request.nic_class}"] if request.nic_class else []
     return " ".join(words)
 
 
@@ -26,5 +27,9 @@ def describe_constraint(choice: Choice, requests: Sequence[str] = ()) -> str:
     if len(shape.constraints) != 1 or len(shape.relations) != 1:
         return shape.title
     constraint = shape.constraints[0]
-    names = ", ".join(requests or constraint["requests"])
-    return f"constraints: [{{matchAttribute: {constraint['matchAttribute']}, requests: [{names}]}}]"
+    return describe_match(constraint["matchAttribute"], requests or constraint["requests"])
+
+
+def describe_match(attribute: str, requests: Iterable[str]) -> str:
+    """A constraint as it is written in a claim."""
+    return f"constraints: [{{matchAttribute: {attribute}, requests: [{', '.join(requests)}]}}]"

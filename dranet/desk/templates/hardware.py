@@ -290,9 +290,14 @@ def is_network_device(device: Candidate) -> bool:
     return _is_ours(device) and not is_gpu(device)
 
 
+def is_gpu_driver(driver: str) -> bool:
+    """Whether a vendor's driver is for GPUs or other accelerators, by its name."""
+    return driver.startswith(GPU_DRIVER_PREFIX) or driver in _ACCELERATOR_DRIVERS
+
+
 def is_gpu_or_part(device: Candidate) -> bool:
     """Whether it is a GPU of any driver, or a part of one."""
-    return is_gpu(device) or device.driver.startswith(GPU_DRIVER_PREFIX)
+    return is_gpu(device) or is_gpu_driver(device.driver)
 
 
 def is_gpu(device: Candidate) -> bool:

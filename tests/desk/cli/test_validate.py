@@ -211,6 +211,21 @@ def test_selectors_are_tried_on_captures(validate: Validate) -> None:
     assert "selectors tried on 20 devices" in text
 
 
+def test_odds_and_claims_are_those_of_slices_and_captures(validate: Validate) -> None:
+    data = ROOT / "tests" / "data"
+    text = (data / "validate" / "unaligned.yaml").read_text()
+    slices = ("-f", str(data / "oci-gb200" / "gpu-slices.yaml"))
+    facts = ("--facts", str(data / "oci-gb200" / "capture.json"))
+    code, out = validate(text, *slices, *facts, "-o", "json")
+    findings = [finding for found in json.loads(out)["objects"] for finding in found["findings"]]
+
+    assert code == 0
+    assert [finding["rule"] for finding in findings] == ["unaligned", "alignment-by-chance"]
+    for finding in findings:
+        assert finding["what"].endswith("; by chance NODE in 1/2, SYS in 1/2 on inst-00000-oke-rdma")
+        assert "dranet claim new --gpus 1 --nics 1: each NIC with a GPU on the same NUMA" in finding["fix"]
+
+
 @pytest.mark.parametrize("arguments", [(), ("nowhere.yaml",)])
 def test_bad_arguments_end_with_two(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("validate", *arguments)) == 2

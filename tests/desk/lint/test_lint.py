@@ -180,6 +180,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(NIC, GPU, ONE_NODE),
     ),
     (
+        "unaligned",
+        claim(request(), request("gpu", device_class="gpu.nvidia.com")),
+        claim(request(), request("gpu", device_class="gpu.nvidia.com"), constraints=constraint()),
+        None,
+    ),
+    (
+        "alignment-by-chance",
+        pod(FAST, container={"resources": {"limits": {"nvidia.com/gpu": 1}}}),
+        pod(FAST, container={"resources": {"limits": {"example.com/licence": 1}}}),
+        scope(NIC, template(request())),
+    ),
+    (
         "no-match",
         claim(request("nic", 'device.attributes["dra.net"].?ifName.orValue("") == "eth7"')),
         claim(request("nic", 'device.attributes["dra.net"].?ifName.orValue("") == "eth1"')),

@@ -257,8 +257,8 @@ def _extended(
 
 
 def _extended_requests(pod: JsonObject, classes: Mapping[str, JsonObject]) -> Iterator[JsonObject]:
-    by_resource = _classes_by_resource(classes)
-    for container, resources in enumerate(_iter_resources(pod)):
+    by_resource = classes_by_resource(classes)
+    for container, resources in enumerate(iter_resources(pod)):
         ours = [(by_resource[name], amount) for name, amount in resources.items() if name in by_resource]
         for number, (class_name, amount) in enumerate(ours):
             exactly = {"deviceClassName": class_name, "count": amount}
@@ -266,11 +266,11 @@ def _extended_requests(pod: JsonObject, classes: Mapping[str, JsonObject]) -> It
 
 
 def _extended_names(pod: JsonObject, classes: Mapping[str, JsonObject]) -> Iterator[str]:
-    known = _classes_by_resource(classes)
-    return (name for resources in _iter_resources(pod) for name in resources if name in known)
+    known = classes_by_resource(classes)
+    return (name for resources in iter_resources(pod) for name in resources if name in known)
 
 
-def _iter_resources(pod: JsonObject) -> Iterator[Mapping[str, int]]:
+def iter_resources(pod: JsonObject) -> Iterator[Mapping[str, int]]:
     """What each container asks for, in whole numbers; init containers first, as the scheduler counts."""
     spec = pod["spec"]
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
@@ -288,7 +288,8 @@ def _whole(amount: object) -> int:
     return 0 if rest else max(number, 0)
 
 
-def _classes_by_resource(classes: Mapping[str, JsonObject]) -> dict[str, str]:
+def classes_by_resource(classes: Mapping[str, JsonObject]) -> dict[str, str]:
+    """The DeviceClass that stands for each extended resource."""
     explicit = {(c.get("spec") or {}).get("extendedResourceName"): name for name, c in classes.items()}
     implicit = {f"{_IMPLICIT_RESOURCE}{name}": name for name in classes}
     return {**implicit, **{resource: name for resource, name in explicit.items() if resource}}
