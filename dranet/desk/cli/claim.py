@@ -125,6 +125,12 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="DeviceClass of the NICs (default: dranet-rdma or dranet-nic)",
     )
+    parser.add_argument(
+        "--gpu-part",
+        default="",
+        metavar="PROFILE",
+        help="parts of GPUs with this profile in place of whole GPUs: 1g.10gb (MIG), cpx_nps1 (AMD)",
+    )
     parser.add_argument("--image", default="trainer", help="image of the pod's container (default: trainer)")
 
 
@@ -154,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     """Read the hardware, choose, print."""
     request = _read_request(options)
     objects = _read_objects(options)
-    hardware = _read_hardware(objects, options.node)
+    hardware = _read_hardware(objects, options.node, request.gpu_part)
     choice = choose_claim(
         request, hardware, _read_classes(objects, options), _list_not_offered(objects.looks)
     )
@@ -200,6 +206,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
         options.gpu_class,
         options.nic_class,
         options.image,
+        options.gpu_part,
     )
 
 
@@ -211,13 +218,13 @@ def _read_objects(options: argparse.Namespace) -> ClusterObjects:
     return found | load_files(options.file) if options.file else found
 
 
-def _read_hardware(objects: ClusterObjects, only: Sequence[str]) -> Hardware:
+def _read_hardware(objects: ClusterObjects, only: Sequence[str], gpu_part: str) -> Hardware:
     known = {entry["metadata"]["name"] for entry in objects.nodes}
     known |= {entry["spec"].get("nodeName") or "" for entry in objects.slices}
     for name in only:
         if name not in known:
             raise SettingsError(f"--node {name}: there is no such node", hint=near_names(name, known - {""}))
-    return read_hardware(objects.slices, objects.nodes, only)
+    return read_hardware(objects.slices, objects.nodes, only, gpu_part)
 
 
 def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[str, JsonObject] | None:

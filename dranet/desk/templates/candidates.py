@@ -24,6 +24,8 @@ Classes = Mapping[str, JsonObject]
 """DeviceClasses by name."""
 
 _RDMA_CLASS, _NIC_CLASS, _GPU_CLASS = "dranet-rdma", "dranet-nic", "dranet-gpu"
+_PART_CLASSES = {"gpu.nvidia.com": "mig.nvidia.com"}
+"""Driver -> its class of parts of GPUs, where that is not the class of GPUs."""
 
 
 def nic_class_name(request: ClaimRequest, rdma: bool) -> str:
@@ -32,7 +34,8 @@ def nic_class_name(request: ClaimRequest, rdma: bool) -> str:
 
 def gpu_class_name(request: ClaimRequest, hardware: Hardware) -> str:
     """The user's choice; else ours for our own GPUs; else the driver's name, as vendors name their class."""
-    return request.gpu_class or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
+    usual = _PART_CLASSES.get(hardware.gpu_driver) if request.gpu_part else None
+    return request.gpu_class or usual or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
 
 
 def build_classes(
@@ -51,7 +54,8 @@ def assumed_classes(request: ClaimRequest, hardware: Hardware) -> dict[str, Json
     if not request.gpus or hardware.has_own_gpus:
         return {}
     name = gpu_class_name(request, hardware)
-    return {name: _device_class(name, selectors.vendors_gpu(hardware.gpu_driver))}
+    selector = selectors.vendors_gpu_part if request.gpu_part else selectors.vendors_gpu
+    return {name: _device_class(name, selector(hardware.gpu_driver))}
 
 
 def select(spots: Sequence[Spot], class_name: str, known: Classes) -> tuple[Spot, ...]:
@@ -249,6 +253,13 @@ def _refuse(
     kind = "RDMA NIC" if rdma else "NIC"
     flag = " --rdma" if rdma else " --no-rdma"
     most = max(nodes, key=lambda node: (len(node.gpus), len(node.nics)))
+    if request.gpu_part and not any(node.gpus for node in nodes):
+        return NotAvailable(
+            f"no node offers a part of a GPU with the profile {request.gpu_part}",
+            hint=f"these are offered: {listed(hardware.gpu_parts)}"
+            if hardware.gpu_parts
+            else "no part of any GPU is",
+        )
     if request.gpus and (beside := _find_node_near_unpublished_gpus(nodes, hardware)):
         return NotAvailable(
             f"no claim can ask for the GPUs of {beside}: no DRA driver publishes them",

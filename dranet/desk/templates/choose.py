@@ -193,6 +193,7 @@ def _shapes(
             *((selectors.port_is_up(candidates.rdma),) if candidates.without_link else ()),
             *((selectors.is_not_shared(),) if hardware.has_shared_nics else ()),
         ),
+        selectors.gpu_part(hardware.gpu_driver, request.gpu_part),
         gpu_address_attribute(nodes),
     )
     if request.rails:

@@ -30,6 +30,8 @@ _ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.goog
 _PUBLISHED_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
 """Attributes that DraNet's devices do not have; they share the other names."""
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
+PROFILES = {"gpu.nvidia.com": "profile", "gpu.amd.com": "partitionProfile"}
+"""Driver -> the attribute with the profile of a part of a GPU."""
 _UNPUBLISHED = "unpublished.gpus"
 """In place of the driver of GPUs that no driver publishes."""
 
@@ -162,13 +164,19 @@ class Hardware:
     defects: tuple[str, ...] = ()
     """Pools of which no scheduler would take anything, each with the reason."""
 
+    gpu_parts: tuple[str, ...] = ()
+    """Profiles of the parts of GPUs that are offered."""
+
     @property
     def has_own_gpus(self) -> bool:
         return self.gpu_driver == self.nic_driver
 
 
 def read_hardware(
-    slices: Sequence[JsonObject], nodes: Iterable[JsonObject] = (), only: Collection[str] = ()
+    slices: Sequence[JsonObject],
+    nodes: Iterable[JsonObject] = (),
+    only: Collection[str] = (),
+    gpu_part: str = "",
 ) -> Hardware:
     """Read what may be claimed: no tainted devices, no shared ones, no links that software made.
 
@@ -176,6 +184,7 @@ def read_hardware(
         slices: those of all drivers.
         nodes: Node objects, for their labels; nodes without one are taken from the slices.
         only: names of the nodes that count; empty: all.
+        gpu_part: the parts of GPUs with this profile (``1g.10gb``) are the GPUs; empty: whole GPUs are.
     """
     slices = [_with_name(entry, number) for number, entry in enumerate(slices)]
     labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
@@ -186,7 +195,8 @@ def read_hardware(
     places = [Node(name, labels.get(name, {})) for name in names]
     inventory = Inventory.read(slices)
     pools = [inventory.pools_for(node) for node in places]
-    found = [_candidates(of_node) for of_node in pools]
+    offered = [_candidates(of_node) for of_node in pools]
+    found = [tuple(_choose_gpus(devices, gpu_part)) for devices in offered]
     every = [device for devices in found for device in devices]
     nic_driver, *other_nic_drivers = _nic_drivers(every) or [a.DOMAIN]
     gpu_driver, *other_gpu_drivers = _gpu_drivers(found, nic_driver) or [""]
@@ -198,11 +208,29 @@ def read_hardware(
         tuple(node for node in read if node.nics or node.gpus or node.tainted),
         nic_driver,
         gpu_driver,
-        tuple(other_gpu_drivers),
+        tuple(driver for driver in other_gpu_drivers if not _are_published_twice(found, driver, gpu_driver)),
         has_shared_nics=any(device.shared and device.driver == nic_driver for device in every),
         other_nic_drivers=tuple(other_nic_drivers),
         defects=tuple(dict.fromkeys(why for of_node in pools for why in _defects(of_node))),
+        gpu_parts=tuple(sorted({profile_of(device) for devices in offered for device in devices} - {""})),
     )
+
+
+def _choose_gpus(devices: Iterable[Candidate], part: str) -> Iterator[Candidate]:
+    """With those GPUs alone that count."""
+    for device in devices:
+        if not is_gpu_or_part(device) or (profile_of(device) == part if part else is_gpu(device)):
+            yield device
+
+
+def _are_published_twice(nodes: Iterable[Sequence[Candidate]], driver: str, chosen: str) -> bool:
+    """Whether the chosen driver publishes all GPUs of another one: a capture shows the latter without the
+    former."""
+    return all(_addresses(devices, driver) <= _addresses(devices, chosen) for devices in nodes)
+
+
+def _addresses(devices: Iterable[Candidate], driver: str) -> set[str]:
+    return {address_of(device) for device in devices if device.driver == driver and is_gpu_or_part(device)}
 
 
 def _defects(pools: Iterable[Pool]) -> Iterator[str]:
@@ -228,7 +256,7 @@ def _read_node(
     nic_driver, gpu_driver = drivers
     free = [device for device in devices if not _taint_of(device)]
     nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
-    gpus = [device for device in free if device.driver == gpu_driver and is_gpu(device)]
+    gpus = [device for device in free if device.driver == gpu_driver and is_gpu_or_part(device)]
     named = _name_gpus(node, nics, [device for device in devices if is_gpu_or_part(device)])
     assumption = _assume(nics, gpus)
     numas = assumption.numa_nodes if assumption else {}
@@ -270,7 +298,7 @@ def _taint_of(device: Candidate) -> str:
 
 def _of_tainted(devices: Iterable[Candidate]) -> Iterator[str]:
     for device in devices:
-        if (_is_nic(device) or is_gpu(device)) and (taint := _taint_of(device)):
+        if (_is_nic(device) or is_gpu_or_part(device)) and (taint := _taint_of(device)):
             yield f"{device.id[2]} is tainted {taint}"
 
 
@@ -300,6 +328,11 @@ def is_gpu_or_part(device: Candidate) -> bool:
     return is_gpu(device) or is_gpu_driver(device.driver)
 
 
+def profile_of(device: Candidate) -> str:
+    """``1g.10gb`` for a part of a GPU (MIG), ``cpx_nps1`` (AMD); empty for a whole GPU."""
+    return "" if is_gpu(device) else text_of(device, f"{device.driver}/{PROFILES.get(device.driver, '')}")
+
+
 def is_gpu(device: Candidate) -> bool:
     """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows:
     ``mig``, ``amdgpu-partition``, ``vf``, or a GPU for a virtual machine, ``vfio``."""
@@ -323,7 +356,7 @@ def _gpu_drivers(nodes: Iterable[Sequence[Candidate]], nic_driver: str) -> tuple
     beside: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for devices in nodes:
-        found = Counter(device.driver for device in devices if is_gpu(device))
+        found = Counter(device.driver for device in devices if is_gpu_or_part(device))
         every += found
         if any(device.driver == nic_driver and _is_nic(device) for device in devices):
             beside += found

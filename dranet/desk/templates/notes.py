@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
         f"Seen: {'; '.join(_seen(choice))}.",
         f"Chosen: {choice.attempt.shape.title}. {' '.join(_why(choice))}".rstrip(),
         *_expect(choice),
+        *_assumed(choice),
         *_mounted(choice),
     ]
     if with_tried:
@@ -37,7 +38,7 @@ def _title(choice: Choice) -> str:
     request, kind = choice.candidates.request, "RDMA NIC" if choice.candidates.rdma else "NIC"
     if request.per_node and not request.rails:
         return f"All {'GPUs and ' if request.gpus else ''}{kind}s of a node for each pod."
-    gpus = f"{count_of(request.gpus, 'GPU')} and " if request.gpus else ""
+    gpus = f"{request.gpu_title} and " if request.gpus else ""
     rails = ", each NIC the same rail in every pod" if request.rails else ""
     return f"{gpus}{count_of(request.nics, kind)} for each pod{rails}."
 
@@ -70,7 +71,8 @@ def _offer(choice: Choice, node: NodeHardware) -> str:
     candidates = choice.candidates
     words = []
     if node.gpus:
-        words.append(f"{count_of(len(node.gpus), 'GPU')} ({choice.hardware.gpu_driver})")
+        kind = f"{candidates.request.gpu_part} GPU part".lstrip() if candidates.request.gpu_part else "GPU"
+        words.append(f"{count_of(len(node.gpus), kind)} ({choice.hardware.gpu_driver})")
     kind = " ".join(filter(None, (candidates.fabric, "RDMA NIC" if candidates.rdma else "NIC")))
     words.append(f"{count_of(len(node.nics), kind)} ({choice.hardware.nic_driver})")
     text = " and ".join(words)
@@ -93,7 +95,10 @@ def _together(lines: Iterable[tuple[_Line, Sequence[str]]]) -> Iterator[tuple[_L
 
 def _why(choice: Choice) -> Iterator[str]:
     shape, request = choice.attempt.shape, choice.candidates.request
-    if request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
+    if any(relation.is_listed for relation in shape.relations):
+        yield "These NICs share no PCIe root with a GPU. Their pcieRoot is a list of their own root and those"
+        yield "of the GPUs of their NUMA node, which a cluster compares with DRAListTypeAttributes on."
+    elif request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
         yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
     if len(shape.relations) == 1:
         yield f"By {shape.relations[0].attribute}. There are enough such pairs, so a pod waits for one rather"
@@ -154,6 +159,20 @@ def _expect(choice: Choice) -> Iterator[str]:
     words = sorted({d for t in choice.attempt.trials for p in t.pods for d in p.distances if d is not None})
     if words:
         yield f"Distances: {'; '.join(f'{word.name} through {word.meaning}' for word in words)}."
+
+
+def _assumed(choice: Choice) -> Iterator[str]:
+    found = ((node.assumption, names) for node, names in choice.makes if choice.candidates.request.gpus)
+    for assumption, names in _together((one, names) for one, names in found if one is not None):
+        nodes: dict[int, list[str]] = defaultdict(list)
+        for address, node in sorted(assumption.numa_nodes.items()):
+            nodes[node].append(address)
+        places = "; ".join(f"{' '.join(gpus)} on NUMA node {node}" for node, gpus in sorted(nodes.items()))
+        yield (
+            f"Assumed on {_names(names)}: {places}. No attribute has these places. The addresses are those "
+            f"of {assumption.platform.name}, by {assumption.platform.source}. The driver of this project "
+            "publishes the places that the kernel reports, and then nothing is assumed."
+        )
 
 
 def _mounted(choice: Choice) -> Iterator[str]:

@@ -9,6 +9,7 @@ and a NUMA node as unknown.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -143,10 +144,13 @@ def locate(
 
 
 def _statements(near: Mapping[DeviceId, NearGpus], gpus: Iterable[Candidate]) -> Iterator[_Statement]:
-    at = {address_of(gpu): gpu.id for gpu in gpus if address_of(gpu)}
+    """Parts of a GPU have its address."""
+    at: dict[str, list[DeviceId]] = defaultdict(list)
+    for gpu in gpus:
+        at[address_of(gpu)].append(gpu.id)
     for nic, known in near.items():
         if known.distance is not None:
-            yield from ((nic, known.distance, at[address]) for address in known.nearest if address in at)
+            yield from ((nic, known.distance, gpu) for address in known.nearest for gpu in at[address])
 
 
 def _find_numa_nodes(

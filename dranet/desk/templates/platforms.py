@@ -26,7 +26,7 @@ class Platform:
     numa_node_of: _Convention
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Assumption:
     """The NUMA node of each GPU by its address, and the platform that it is assumed of."""
 

@@ -48,6 +48,8 @@ class Relation:
     """The NICs that may have it, where not all may."""
     is_pcie: bool = False
     """Traffic of such a pair does not leave the root complex: worth waiting for."""
+    is_listed: bool = False
+    """The attribute is a list on some NIC."""
     is_alone: bool = False
     """No part of a ladder, because some GPU lacks the attribute: a constraint that names a request refuses
     every device without it, even where nothing else that it names is chosen."""
@@ -161,7 +163,7 @@ def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Relation | None:
     gpus = [gpu.device for node in nodes for gpu in node.gpus]
     for attribute in matching:
         if all(gpu.find_attribute(attribute) for gpu in gpus):
-            return replace(relation, attribute=attribute)
+            return replace(relation, attribute=attribute, is_listed=_is_listed(attribute, nodes))
     if groups := _build_groups(kind, nodes):
         return replace(relation, groups=groups)
     return replace(relation, attribute=matching[0], is_alone=True) if matching else None

@@ -26,12 +26,22 @@ class ClaimRequest:
     """DeviceClass of the GPUs; empty: the vendor's usual one, or one of ours."""
     nic_class: str = ""
     image: str = "trainer"
+    gpu_part: str = ""
+    """Profile of the parts of GPUs (``1g.10gb``) that are wanted; empty: whole GPUs."""
 
     @property
     def title(self) -> str:
         """``2 GPUs and 1 NIC``."""
-        gpus = f"{count_of(self.gpus, 'GPU')} and " if self.gpus else ""
-        return f"{gpus}{self.nic_title}"
+        return f"{self.gpu_title} and {self.nic_title}" if self.gpus else self.nic_title
+
+    @property
+    def gpu_title(self) -> str:
+        """``2 GPUs``, ``1 GPU part (1g.10gb)``."""
+        return (
+            count_of(self.gpus, "GPU part") + f" ({self.gpu_part})"
+            if self.gpu_part
+            else count_of(self.gpus, "GPU")
+        )
 
     @property
     def nic_title(self) -> str:
@@ -43,7 +53,7 @@ class ClaimRequest:
         ending = "-rails" if self.rails else ""
         if self.per_node:
             return f"whole-node{ending}"
-        gpus = f"{self.gpus}-gpu-" if self.gpus else ""
+        gpus = f"{self.gpus}-gpu{'-part' if self.gpu_part else ''}-" if self.gpus else ""
         return f"{gpus}{self.nics}-nic{ending}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX
+from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX, PROFILES
 from dranet.model import attributes as a
 from dranet.model.facts import Distance
 
@@ -45,6 +45,18 @@ def vendors_gpu(driver: str) -> str:
         return of_driver(driver)
     kind = f'device.attributes["{driver}"].?type.orValue("gpu").contains("gpu")'
     return f"{of_driver(driver)} && {kind}"
+
+
+def gpu_part(driver: str, profile: str) -> tuple[str, ...]:
+    """The parts of GPUs with this profile; nothing for whole GPUs, which the class selects."""
+    if not profile:
+        return ()
+    return (f"{_optional(PROFILES[driver], _EMPTY, driver)} == {json.dumps(profile)}",)
+
+
+def vendors_gpu_part(driver: str) -> str:
+    """For what a vendor's own DeviceClass of parts is taken to be."""
+    return f'{of_driver(driver)} && device.attributes["{driver}"].?type.orValue("gpu") != "gpu"'
 
 
 def fabric_is(fabric: str) -> str:

@@ -35,6 +35,8 @@ class RequestDefaults:
     gpu_class: str
     nic_selectors: tuple[str, ...] = ()
     """Every NIC request has them."""
+    gpu_selectors: tuple[str, ...] = ()
+    """Every GPU request has them."""
     never_equal: str = ""
     """An attribute that all devices have and no two have alike."""
 
@@ -116,7 +118,9 @@ def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[D
         _exactly("nics" if nics > 1 else "nic", defaults.nic_class, nics, (*defaults.nic_selectors, *near))
     ]
     if gpus:
-        requests.append(_exactly("gpus" if gpus > 1 else "gpu", defaults.gpu_class, gpus))
+        requests.append(
+            _exactly("gpus" if gpus > 1 else "gpu", defaults.gpu_class, gpus, defaults.gpu_selectors)
+        )
     words = "/".join(level.name for level in sorted(wanted))
     return Shape(title + (f"; NICs that publish {words} to a GPU" if wanted else ""), tuple(requests))
 
@@ -134,7 +138,7 @@ def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, in
     ]
     return Shape(
         "all GPUs, and so many NICs of each distance to them",
-        (*nics, _exactly("gpus", defaults.gpu_class, gpus)),
+        (*nics, _exactly("gpus", defaults.gpu_class, gpus, defaults.gpu_selectors)),
     )
 
 
@@ -143,7 +147,7 @@ def everything(defaults: RequestDefaults, *, gpus: bool, apart: bool) -> Shape:
     nics = _all("nics", defaults.nic_class, defaults.nic_selectors)
     if not gpus:
         return Shape("all NICs of the node", (nics,))
-    found = _all("gpus", defaults.gpu_class)
+    found = _all("gpus", defaults.gpu_class, defaults.gpu_selectors)
     if apart:
         return Shape("all GPUs and NICs of the node, in two claims", (nics,), apart=((found,),))
     return Shape("all GPUs and NICs of the node", (nics, found))
@@ -189,7 +193,7 @@ def paired(
             requests.append(_gpu_request(defaults, one.gpu, groups))
             seen.add(one.gpu)
     if gpus > pairs:
-        requests.append(_exactly("more-gpus", defaults.gpu_class, gpus - pairs))
+        requests.append(_exactly("more-gpus", defaults.gpu_class, gpus - pairs, defaults.gpu_selectors))
     constraints = [
         c
         for relation in relations
@@ -207,7 +211,10 @@ def pinned(defaults: RequestDefaults, nics: Sequence[str], gpus: Sequence[str], 
             _exactly(_name(word, i, len(nics)), defaults.nic_class, 1, (*defaults.nic_selectors, pin))
             for i, pin in enumerate(nics)
         ),
-        *(_exactly(_name("gpu", i, len(gpus)), defaults.gpu_class, 1, (pin,)) for i, pin in enumerate(gpus)),
+        *(
+            _exactly(_name("gpu", i, len(gpus)), defaults.gpu_class, 1, (*defaults.gpu_selectors, pin))
+            for i, pin in enumerate(gpus)
+        ),
     ]
     return Shape("devices named by their PCI address", tuple(requests), is_for_one_pod=True)
 
@@ -257,8 +264,11 @@ def _alternatives_of(relation: Relation) -> list[tuple[str, str]]:
 
 def _gpu_request(defaults: RequestDefaults, name: str, groups: Sequence[Group]) -> JsonObject:
     if not groups:
-        return _exactly(name, defaults.gpu_class, 1)
-    options = [_alternative(group.name, defaults.gpu_class, 1, (group.gpu_selector,)) for group in groups]
+        return _exactly(name, defaults.gpu_class, 1, defaults.gpu_selectors)
+    options = [
+        _alternative(group.name, defaults.gpu_class, 1, (*defaults.gpu_selectors, group.gpu_selector))
+        for group in groups
+    ]
     return {"name": name, "firstAvailable": options}
 
 
