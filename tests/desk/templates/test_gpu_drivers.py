@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, RESOURCE_SLICES
+from dranet.desk.kubeapi.validation import validate
 from dranet.desk.templates.hardware import NodeHardware, read_hardware
 from tests.data import gpu_drivers
 from tests.data.gpu_drivers import Driver, JsonObject
@@ -18,6 +20,27 @@ WITH_GPUS = [layout for layout in CLAIMED_LAYOUTS if world(layout).gpus]
 def node_with(driver: Driver, *devices: JsonObject) -> NodeHardware:
     (node,) = read_hardware([gpu_drivers.build_slice(driver, "node-1", devices)]).nodes
     return node
+
+
+@pytest.mark.parametrize("gpus", VENDORS)
+@pytest.mark.parametrize("layout", WITH_GPUS)
+def test_an_api_server_takes_the_slices(layout: str, gpus: Gpus) -> None:
+    for entry in world(layout, gpus).slices:
+        assert validate(RESOURCE_SLICES, entry, None) == []
+
+
+def test_an_api_server_takes_the_slices_of_parts_and_channels_and_the_classes() -> None:
+    nvidia, amd = read_gpus("dgx-h100"), read_gpus("mi300x")
+    mig = [gpu_drivers.nvidia_mig_0_4(nvidia[0], gpu_drivers.MIG_3G, start) for start in (0, 4)]
+    slices = [
+        *gpu_drivers.publish_dynamic_mig(nvidia, "node-1"),
+        gpu_drivers.build_slice(Driver.NVIDIA, "node-1", mig),
+        gpu_drivers.build_slice(Driver.AMD, "node-1", gpu_drivers.amd_partitions(amd[0])),
+        gpu_drivers.compute_domain_slice("node-1"),
+    ]
+    assert [faults for entry in slices if (faults := validate(RESOURCE_SLICES, entry, None))] == []
+    classes = gpu_drivers.device_classes()
+    assert [faults for entry in classes if (faults := validate(DEVICE_CLASSES, entry, None))] == []
 
 
 @pytest.mark.parametrize("gpus", VENDORS)
