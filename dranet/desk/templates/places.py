@@ -61,6 +61,12 @@ class NearGpus:
     numa_node: tuple[str, ...] = ()
     """All GPUs of its NUMA node."""
 
+    @property
+    def on_numa_node(self) -> tuple[str, ...]:
+        """Those that are known to be on its NUMA node."""
+        are_nearest = self.distance is not None and self.distance <= Distance.NODE
+        return (*(self.nearest if are_nearest else ()), *self.numa_node)
+
     def is_elsewhere(self, address: str) -> bool:
         """Whether the GPU is not on the NIC's NUMA node. Ten addresses may not be all."""
         if self.distance is Distance.SYS:
@@ -120,7 +126,7 @@ def locate(
     devices = (*nics, *gpus)
     near = {nic.id: read_near_gpus(nic) for nic in nics}
     statements = tuple(_statements(near, gpus))
-    numas = _find_numa_nodes(devices, near, gpus, statements) | dict(assumed or {})
+    numas = _find_numa_nodes(devices, near, gpus) | dict(assumed or {})
     roots = {device.id: text_of(device, a.STANDARD_PCIE_ROOT.qualified) for device in devices}
     switches = {device.id: text_of(device, a.PCIE_SWITCH.qualified) for device in devices}
     for nic, far, gpu in statements:
@@ -154,21 +160,24 @@ def _statements(near: Mapping[DeviceId, NearGpus], gpus: Iterable[Candidate]) ->
 
 
 def _find_numa_nodes(
-    devices: Iterable[Candidate],
-    near: Mapping[DeviceId, NearGpus],
-    gpus: Iterable[Candidate],
-    statements: Iterable[_Statement],
+    devices: Iterable[Candidate], near: Mapping[DeviceId, NearGpus], gpus: Iterable[Candidate]
 ) -> _Numas:
+    """A NIC that names a GPU of its NUMA node takes precedence over the node that the GPU's driver publishes:
+    on GB200 this may be that of the GPU's memory (kubernetes-sigs/dra-driver-nvidia-gpu#1242)."""
     numas = {device.id: numa_node_of(device) for device in devices}
-    on_node = {address: numas[nic] for nic, known in near.items() for address in known.numa_node}
-    for nic, far, gpu in statements:
-        if far <= Distance.NODE and numas[gpu] is None:
-            numas[gpu] = numas[nic]
-    for lost in gpus:
-        address = address_of(lost)
-        if numas[lost.id] is None and address:
+    named = {
+        address: numas[nic]
+        for nic, known in near.items()
+        for address in known.on_numa_node
+        if numas[nic] is not None
+    }
+    for gpu in gpus:
+        address = address_of(gpu)
+        if address in named:
+            numas[gpu.id] = named[address]
+        elif numas[gpu.id] is None and address:
             is_elsewhere = bool(near) and all(known.is_elsewhere(address) for known in near.values())
-            numas[lost.id] = on_node.get(address, _ELSEWHERE if is_elsewhere else None)
+            numas[gpu.id] = _ELSEWHERE if is_elsewhere else None
     return numas
 
 

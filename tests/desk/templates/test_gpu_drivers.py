@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from msgspec.structs import replace
 
 from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, RESOURCE_SLICES
 from dranet.desk.kubeapi.validation import validate
+from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import NodeHardware, read_hardware
+from dranet.desk.templates.request import ClaimRequest
+from dranet.model.facts import Distance, distance
 from tests.data import gpu_drivers
 from tests.data.gpu_drivers import Driver, JsonObject
 from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus
@@ -85,6 +90,26 @@ def test_minus_one_is_no_numa_node() -> None:
     assert device["attributes"]["numaNode"] == {"int": -1}
 
     assert [gpu.numa_node for gpu in node_with(Driver.AMD, device).gpus] == [None]
+
+
+@pytest.mark.parametrize("layout", ["azure-gb300", "oci-gb200"])
+def test_what_our_nics_name_counts_before_a_numa_node_of_the_gpus_memory(layout: str) -> None:
+    """As on GB200, by kubernetes-sigs/dra-driver-nvidia-gpu#1242."""
+    machine = world(layout, Gpus.VENDOR_NUMA)
+    slices = deepcopy(machine.slices)
+    devices = (device for entry in slices for device in entry["spec"]["devices"])
+    gpus = [device for device in devices if device["name"] in machine.gpus]
+    for number, gpu in enumerate(gpus):
+        gpu["attributes"]["resource.kubernetes.io/numaNode"] = {"int": 2 + 8 * number}
+    (node,) = read_hardware(slices).nodes
+    choice = choose_claim(ClaimRequest(), read_hardware(slices))
+
+    assert all(
+        distance(nic, gpu) is distance(machine.nics[nic.name], machine.gpus[gpu.name])
+        for nic in node.nics
+        for gpu in node.gpus
+    )
+    assert [pod.distances for trial in choice.attempt.trials for pod in trial.pods] == [(Distance.NODE,)] * 4
 
 
 def test_a_gpu_below_hyper_vs_vmbus_has_no_root_and_one_below_bridges_has() -> None:
