@@ -34,11 +34,13 @@ from dranet.view.options import read_settings
 _KINDS = ("ResourceSlice", "DeviceClass", "Node")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_RESOURCE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _NAMES = {
     "name": (_SUBDOMAIN, 58),
     "namespace": (_LABEL, 63),
     "class": (_SUBDOMAIN, 253),
     "gpu-class": (_SUBDOMAIN, 253),
+    "gpu-resource": (rf"{_SUBDOMAIN}/{_RESOURCE}", 316),
 }
 """Flag -> what Kubernetes takes, and how long it may be. The template of the GPUs has five letters more than
 ``--name``, and a pod is best no longer than its host name can be."""
@@ -80,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write DeviceClass, ResourceClaimTemplate and a pod",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s [--gpus N] [--nics M] [--per-node] [--rails] [--explain]\n"
+        usage="%(prog)s [--gpus N] [--nics M] [--per-node | --rails | --each-numa] [--explain]\n"
         "                        [-f FILE ...] [--facts CAPTURE ...] [--node NODE ...]\n"
         "                        [-o yaml|json] [--kubeconfig FILE] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -99,6 +101,11 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--rails",
         action="store_true",
         help="a request for each NIC, the same NIC in each pod: net0 is on one rail everywhere",
+    )
+    parser.add_argument(
+        "--each-numa",
+        action="store_true",
+        help="M NICs of each NUMA node, for GPUs by a device plugin: they may be on any",
     )
     parser.add_argument(
         "--rdma",
@@ -130,6 +137,13 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="PROFILE",
         help="parts of GPUs with this profile in place of whole GPUs: 1g.10gb (MIG), cpx_nps1 (AMD)",
+    )
+    parser.add_argument(
+        "--gpu-resource",
+        default="",
+        metavar="RESOURCE",
+        help="GPUs by a device plugin: its extended resource, nvidia.com/gpu (default: what the Nodes have, "
+        "where no DRA driver publishes GPUs)",
     )
     parser.add_argument("--image", default="trainer", help="image of the pod's container (default: trainer)")
 
@@ -179,17 +193,26 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
     nics = 1 if options.nics is None else options.nics
     if options.per_node and (options.nics is not None or options.gpus not in (None, 0)):
         raise SettingsError("--per-node takes all there is: leave --gpus and --nics out", hint="or --gpus 0")
+    if options.each_numa and (options.per_node or options.rails):
+        raise SettingsError("--each-numa does not go with --per-node and --rails")
+    if options.gpu_resource and (options.gpu_class or options.gpu_part):
+        raise SettingsError(
+            "--gpu-resource does not go with --gpu-class and --gpu-part",
+            hint="no claim has the GPUs of a device plugin",
+        )
     if gpus < 0 or nics < 1:
         raise SettingsError(
             f"--gpus {gpus} --nics {nics}: at least one NIC, and no negative number of GPUs",
             hint="claims for GPUs alone need no alignment",
         )
-    names = (options.name, options.namespace, options.nic_class, options.gpu_class)
+    names = (options.name, options.namespace, options.nic_class, options.gpu_class, options.gpu_resource)
     for (flag, (pattern, longest)), value in zip(_NAMES.items(), names, strict=True):
         if value and not re.fullmatch(pattern, value):
             raise SettingsError(
                 f"--{flag} {value}: is no name that Kubernetes takes",
-                hint="small letters, digits, -, and . except in a namespace; not - or . at the ends",
+                hint="small letters, digits, -, and . except in a namespace; not - or . at the ends"
+                if flag != "gpu-resource"
+                else "a domain, a slash and a name: nvidia.com/gpu",
             )
         if len(value) > longest:
             raise SettingsError(f"--{flag} {value}: is longer than {longest} characters")
@@ -207,6 +230,8 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
         options.nic_class,
         options.image,
         options.gpu_part,
+        options.gpu_resource,
+        options.each_numa,
     )
 
 

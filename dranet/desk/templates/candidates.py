@@ -51,7 +51,7 @@ def build_classes(
 
 def assumed_classes(request: ClaimRequest, hardware: Hardware) -> dict[str, JsonObject]:
     """A vendor's class as it must be for the manifests to work, for a look without the cluster's own."""
-    if not request.gpus or hardware.has_own_gpus:
+    if not request.gpus or hardware.has_own_gpus or request.gpu_resource:
         return {}
     name = gpu_class_name(request, hardware)
     selector = selectors.vendors_gpu_part if request.gpu_part else selectors.vendors_gpu
@@ -219,7 +219,8 @@ def _in_numbers(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> ClaimRe
 
 def _fits(request: ClaimRequest, node: NodeHardware) -> bool:
     if request.per_node and not request.rails:
-        return bool(node.nics) and (bool(node.gpus) or not request.gpus)
+        has_gpus = len(node.gpus) == request.gpus if request.gpu_resource else bool(node.gpus)
+        return bool(node.nics) and (has_gpus or not request.gpus)
     return len(node.gpus) >= request.gpus and len(node.nics) >= request.nics
 
 
@@ -263,8 +264,8 @@ def _refuse(
     if request.gpus and (beside := _find_node_near_unpublished_gpus(nodes, hardware)):
         return NotAvailable(
             f"no claim can ask for the GPUs of {beside}: no DRA driver publishes them",
-            hint="a device plugin gives them, publish_gpus is never, or dranet devices --all on the node "
-            "shows why; --gpus 0 writes a claim for the NICs alone, which nothing aligns",
+            hint="a device plugin gives them (--gpu-resource nvidia.com/gpu names what it calls them), "
+            "publish_gpus is never, or dranet devices --all on the node shows why",
         )
     if request.gpus > len(most.gpus):
         nearest = f"--gpus {len(most.gpus)} --nics {min(request.nics, len(most.nics))}"

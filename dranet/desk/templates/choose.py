@@ -25,6 +25,7 @@ from dranet.desk.templates.candidates import (
     nic_class_name,
 )
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
+from dranet.desk.templates.plugin_gpus import chance_shapes, use_plugin_gpus
 from dranet.desk.templates.relations import ANY, Relation, find_relations, gpu_address_attribute
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.shapes import (
@@ -108,6 +109,12 @@ def choose_claim(
         NotAvailable: no node can give it, or no claim can express it.
     """
     known = classes or {}
+    request, hardware = use_plugin_gpus(request, hardware)
+    if request.each_numa and not request.gpu_resource:
+        raise NotAvailable(
+            "--each-numa is for GPUs that a device plugin gives: a claim for GPUs aligns its NICs",
+            hint="leave it out, or name the plugin's resource: --gpu-resource nvidia.com/gpu",
+        )
     candidates = find_candidates(request, hardware, not_offered or {}, known)
     makes = _makes(candidates.nodes)
     nodes = [node for node, _ in makes]
@@ -117,7 +124,8 @@ def choose_claim(
         **known,
         **{c["metadata"]["name"]: c for c in written},
     }
-    relations = find_relations(nodes) if candidates.request.gpus else (ANY,)
+    is_related = candidates.request.gpus and not candidates.request.gpu_resource
+    relations = find_relations(nodes) if is_related else (ANY,)
     tried = tuple(_try_all(candidates, hardware, nodes, relations, in_force))
     best = min((one for one in tried if not one.fault), key=lambda one: one.cost, default=None)
     if best is None or not all(trial.pods for trial in best.trials):
@@ -197,13 +205,20 @@ def _shapes(
         gpu_address_attribute(nodes),
     )
     if request.rails:
-        ladders = tuple(_ladders(relations, request, nodes)) if request.gpus else ()
+        ladders = tuple(_ladders(relations, request, nodes)) if request.claimed_gpus else ()
         yield from rail_shapes(defaults, request, hardware.nic_driver, nodes, ladders)
     elif request.per_node:
-        apart = request.gpus > 0 and any(len(node.nics) + len(node.gpus) > MAX_RESULTS for node in nodes)
-        yield everything(defaults, gpus=request.gpus > 0, apart=apart)
+        has_gpus = request.claimed_gpus > 0
+        apart = has_gpus and any(len(node.nics) + len(node.gpus) > MAX_RESULTS for node in nodes)
+        yield everything(defaults, gpus=has_gpus, apart=apart)
     elif not request.gpus:
         yield together(defaults, 0, request.nics)
+    elif request.gpu_resource:
+        if all(node.has_all(request.gpus) for node in nodes) and not request.each_numa:
+            yield from _whole_shapes(defaults, request, nodes)
+            yield from pinned_shapes(defaults, request, nodes)
+        else:
+            yield from chance_shapes(defaults, request, nodes)
     else:
         yield from _aligned_shapes(defaults, request, nodes, relations)
 
@@ -251,17 +266,16 @@ def _whole_shapes(
     """All GPUs are taken: it is enough to choose the NICs."""
     best = [best_distances(node.nics, node.gpus, request.gpus, request.nics) for node in nodes]
     levels = {level for levels in best for level in levels}
+    gpus, nics = request.claimed_gpus, request.nics
     if None in levels:
-        yield together(defaults, request.gpus, request.nics)
+        yield together(defaults, gpus, nics)
         return
     known = {level for level in levels if level is not None}
     near = [nic.nearest_gpu for node in nodes for nic in node.nics]
     is_choice = any(level is None or level > max(known) for level in near)
-    yield together(
-        defaults, request.gpus, request.nics, [d for d in Distance if d <= max(known)] if is_choice else ()
-    )
+    yield together(defaults, gpus, nics, [d for d in Distance if d <= max(known)] if is_choice else ())
     if len(known) > 1 and len(set(best)) == 1:
-        yield by_level(defaults, request.gpus, Counter(level for level in best[0] if level is not None))
+        yield by_level(defaults, gpus, Counter(level for level in best[0] if level is not None))
 
 
 def pinned_shapes(
@@ -272,6 +286,7 @@ def pinned_shapes(
     if not attribute:
         return
     nics, gpus = _best_devices(nodes[0], request)
+    gpus = [] if request.gpu_resource else gpus
     if _have_all(nodes, nics, gpus):
         yield pinned(defaults, _pins(nics, attribute), _pins(gpus, attribute))
 
@@ -306,7 +321,7 @@ def rail_shapes(
     names = [f"rail-{number}" for number in range(len(pins))]
     configs = name_interfaces(driver, names) if all(nic.ifname for nic in nics) else ()
     whole = all(len(node.gpus) == request.gpus for node in nodes)
-    for ladder in [(ANY,)] if whole or not request.gpus else ladders:
+    for ladder in [(ANY,)] if whole or not request.gpus or request.gpu_resource else ladders:
         if tuple(ladder) == (ANY,):
             shape = _plain_rails(defaults, request, pins)
         else:
@@ -322,9 +337,9 @@ def _plain_rails(defaults: RequestDefaults, request: ClaimRequest, pins: Sequenc
     """No GPU to choose: all of the node's, or none."""
     rails = paired(replace(defaults, gpu_class=""), len(pins), len(pins), (ANY,), in_bundles=False, pins=pins)
     nics = tuple(request for request in rails.requests if request["name"].startswith("rail-"))
-    gpus = together(defaults, request.gpus, 1).requests[1:] if request.gpus else ()
+    gpus = together(defaults, request.claimed_gpus, 1).requests[1:] if request.claimed_gpus else ()
     title = "a request for each NIC, by its PCI address"
-    if len(pins) + request.gpus > MAX_RESULTS:
+    if len(pins) + request.claimed_gpus > MAX_RESULTS:
         return Shape(title, nics, apart=(gpus,))
     return Shape(title, (*nics, *gpus))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dranet.desk.allocation.devices import Candidate, Node
@@ -117,6 +117,10 @@ class NodeHardware:
     """GPUs that no driver publishes: the NICs name their addresses."""
     assumption: Assumption | None = None
     """Used where no attribute has the NUMA nodes of the GPUs."""
+    extended: Mapping[str, int] | None = None
+    """Allocatable extended resources; ``None`` where the Node was not read."""
+    gpu_resource: str = ""
+    """The extended resource by which a device plugin gives the GPUs: no claim can."""
 
     @property
     def name(self) -> str:
@@ -130,21 +134,30 @@ class NodeHardware:
     @property
     def is_measured(self) -> bool:
         """Whether every distance is known. A NIC publishes only its nearest GPUs; the switch, root and NUMA
-        node of both give the rest, but do not distinguish ``PXB`` from ``PHB``."""
-        return all(_is_measured(nic, distance(nic, gpu)) for nic in self.nics for gpu in self.gpus)
+        node of both give the rest, but do not distinguish ``PXB`` from ``PHB``, nor without a root of the GPU
+        ``PHB`` from ``NODE``."""
+        return all(_is_measured(nic, gpu) for nic in self.nics for gpu in self.gpus)
 
     @property
     def has_gpus_nearby(self) -> bool:
         """Whether a NIC publishes a nearest GPU; the GPU itself may be published by no driver."""
         return any(nic.nearest_gpu is not None for nic in self.nics)
 
+    def has_all(self, gpus: int) -> bool:
+        """Whether a pod with so many GPUs of a device plugin has every GPU of the node."""
+        allocatable = gpus if self.extended is None else self.extended.get(self.gpu_resource)
+        return bool(self.gpu_resource) and gpus == len(self.gpus) == allocatable
+
     def with_nics(self, is_wanted: Callable[[Spot], bool]) -> NodeHardware:
         """With those of its NICs alone."""
         return replace(self, nics=tuple(filter(is_wanted, self.nics)))
 
 
-def _is_measured(nic: Spot, found: Distance | None) -> bool:
-    return found is not None and not (found is Distance.PHB and nic.nearest_gpu is Distance.PIX)
+def _is_measured(nic: Spot, gpu: Spot) -> bool:
+    found, nearest = distance(nic, gpu), nic.nearest_gpu
+    if found is Distance.NODE and not gpu.place.roots:
+        return nearest is None or nearest >= Distance.NODE
+    return found is not None and not (found is Distance.PHB and nearest is Distance.PIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +200,8 @@ def read_hardware(
         gpu_part: the parts of GPUs with this profile (``1g.10gb``) are the GPUs; empty: whole GPUs are.
     """
     slices = [_with_name(entry, number) for number, entry in enumerate(slices)]
-    labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
+    objects = {node["metadata"]["name"]: node for node in nodes}
+    labels = {name: node["metadata"].get("labels") or {} for name, node in objects.items()}
     by_node: dict[str, list[JsonObject]] = defaultdict(list)
     for entry in slices:
         by_node[entry["spec"].get("nodeName") or ""].append(entry)
@@ -205,7 +219,11 @@ def read_hardware(
         for node, devices in zip(places, found, strict=True)
     )
     return Hardware(
-        tuple(node for node in read if node.nics or node.gpus or node.tainted),
+        tuple(
+            replace(node, extended=_read_extended(objects.get(node.name)))
+            for node in read
+            if node.nics or node.gpus or node.tainted
+        ),
         nic_driver,
         gpu_driver,
         tuple(driver for driver in other_gpu_drivers if not _are_published_twice(found, driver, gpu_driver)),
@@ -231,6 +249,14 @@ def _are_published_twice(nodes: Iterable[Sequence[Candidate]], driver: str, chos
 
 def _addresses(devices: Iterable[Candidate], driver: str) -> set[str]:
     return {address_of(device) for device in devices if device.driver == driver and is_gpu_or_part(device)}
+
+
+def _read_extended(node: JsonObject | None) -> Mapping[str, int] | None:
+    """Those of device plugins are whole numbers, of a name with a domain."""
+    allocatable = ((node or {}).get("status") or {}).get("allocatable")
+    if allocatable is None:
+        return None
+    return {name: int(text) for name, text in allocatable.items() if "/" in name and str(text).isdecimal()}
 
 
 def _defects(pools: Iterable[Pool]) -> Iterator[str]:

@@ -9,6 +9,13 @@ from typing import TypeVar
 from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
 from dranet.desk.templates.choose import Choice, ShapeAttempt
 from dranet.desk.templates.hardware import NodeHardware
+from dranet.desk.templates.plugin_notes import (
+    describe_alternatives,
+    describe_chance,
+    describe_odds,
+    describe_why,
+    find_luck,
+)
 from dranet.desk.templates.request import listed
 from dranet.desk.templates.shapes import shares_memory
 from dranet.desk.templates.trial import Distances, Trial
@@ -40,7 +47,8 @@ def _title(choice: Choice) -> str:
         return f"All {'GPUs and ' if request.gpus else ''}{kind}s of a node for each pod."
     gpus = f"{request.gpu_title} and " if request.gpus else ""
     rails = ", each NIC the same rail in every pod" if request.rails else ""
-    return f"{gpus}{count_of(request.nics, kind)} for each pod{rails}."
+    each = " of each NUMA node" if request.each_numa else ""
+    return f"{gpus}{count_of(request.nics, kind)}{each} for each pod{rails}."
 
 
 def _seen(choice: Choice) -> Iterator[str]:
@@ -57,7 +65,7 @@ def _seen(choice: Choice) -> Iterator[str]:
         yield f"NICs of {' and '.join(hardware.other_nic_drivers)} left out: they are another driver's"
     if hardware.defects:
         yield f"not looked at, because {listed(hardware.defects)}"
-    all_published = not candidates.request.per_node or hardware.gpu_driver
+    all_published = not candidates.request.per_node or hardware.gpu_driver or candidates.request.gpu_resource
     if not all_published and any(node.has_gpus_nearby for node in candidates.nodes):
         yield "their GPUs left out, because no DRA driver publishes them"
     if candidates.needs_down:
@@ -72,7 +80,7 @@ def _offer(choice: Choice, node: NodeHardware) -> str:
     words = []
     if node.gpus:
         kind = f"{candidates.request.gpu_part} GPU part".lstrip() if candidates.request.gpu_part else "GPU"
-        words.append(f"{count_of(len(node.gpus), kind)} ({choice.hardware.gpu_driver})")
+        words.append(f"{count_of(len(node.gpus), kind)} ({_giver(choice, node)})")
     kind = " ".join(filter(None, (candidates.fabric, "RDMA NIC" if candidates.rdma else "NIC")))
     words.append(f"{count_of(len(node.nics), kind)} ({choice.hardware.nic_driver})")
     text = " and ".join(words)
@@ -85,6 +93,15 @@ def _offer(choice: Choice, node: NodeHardware) -> str:
     return text
 
 
+def _giver(choice: Choice, node: NodeHardware) -> str:
+    """The driver, or the resource of a device plugin, with its number where that is another."""
+    resource = choice.candidates.request.gpu_resource
+    number = (node.extended or {}).get(resource, len(node.gpus))
+    if resource and number != len(node.gpus):
+        return f"{resource}: {number}, parts or shares of them"
+    return resource or choice.hardware.gpu_driver
+
+
 def _together(lines: Iterable[tuple[_Line, Sequence[str]]]) -> Iterator[tuple[_Line, list[str]]]:
     """Each line once, with the names of all nodes that it applies to."""
     found: dict[_Line, list[str]] = {}
@@ -95,11 +112,7 @@ def _together(lines: Iterable[tuple[_Line, Sequence[str]]]) -> Iterator[tuple[_L
 
 def _why(choice: Choice) -> Iterator[str]:
     shape, request = choice.attempt.shape, choice.candidates.request
-    if any(relation.is_listed for relation in shape.relations):
-        yield "These NICs share no PCIe root with a GPU. Their pcieRoot is a list of their own root and those"
-        yield "of the GPUs of their NUMA node, which a cluster compares with DRAListTypeAttributes on."
-    elif request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
-        yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
+    yield from describe_why(choice) if request.gpu_resource else _about_roots(choice)
     if len(shape.relations) == 1:
         yield f"By {shape.relations[0].attribute}. There are enough such pairs, so a pod waits for one rather"
         yield "than take a farther one."
@@ -120,6 +133,14 @@ def _why(choice: Choice) -> Iterator[str]:
     yield from _about_classes(choice)
     if shape.apart:
         yield "A claim has room for 32 devices, so there are two."
+
+
+def _about_roots(choice: Choice) -> Iterator[str]:
+    if any(relation.is_listed for relation in choice.attempt.shape.relations):
+        yield "These NICs share no PCIe root with a GPU. Their pcieRoot is a list of their own root and those"
+        yield "of the GPUs of their NUMA node, which a cluster compares with DRAListTypeAttributes on."
+    elif choice.candidates.request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
+        yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
 
 
 def _about_classes(choice: Choice) -> Iterator[str]:
@@ -151,12 +172,19 @@ def _expect(choice: Choice) -> Iterator[str]:
     published = ((_expected(choice, trial), _alike(choice, trial)) for trial in choice.attempt.trials)
     for (what, where), names in _together(published):
         yield f"Expect: {what} on {_names(names)}{where}."
+    lucks = [luck for trial in choice.attempt.trials if (luck := find_luck(choice, trial))]
+    for odds in dict.fromkeys(lucks):
+        if odds.chance != 1:
+            yield describe_odds(choice, odds)
+    if any(luck.chance != 1 for luck in lucks):
+        yield from describe_alternatives(choice)
     if any(map(_may_be_nearer, choice.attempt.trials, (node for node, _ in choice.makes))):
         yield (
             "Not published: how far some NICs are from GPUs that are not their nearest. Such pairs count as "
             "PHB below one root complex, else as unknown, and may be nearer."
         )
-    words = sorted({d for t in choice.attempt.trials for p in t.pods for d in p.distances if d is not None})
+    certain = {d for t in choice.attempt.trials for p in t.pods for d in p.distances}
+    words = sorted(d for d in certain.union(*(luck.by_worst for luck in lucks)) if d is not None)
     if words:
         yield f"Distances: {'; '.join(f'{word.name} through {word.meaning}' for word in words)}."
 
@@ -187,6 +215,9 @@ def _expected(choice: Choice, trial: Trial) -> tuple[str, str]:
     """The text before and after the names of the nodes."""
     if not trial.pods:
         return "none", f": {trial.refusal}"
+    if luck := find_luck(choice, trial):
+        pods = count_of(len(trial.pods), "such pod")
+        return describe_chance(luck, format_distances(luck.best)), f", where {pods} {_fit(trial)}"
     return _distances(trial, len(choice.makes)), f", where {_room(trial)}"
 
 
@@ -210,7 +241,7 @@ def _distances(trial: Trial, makes: int) -> str:
 
 def _room(trial: Trial) -> str:
     pods = count_of(len(trial.pods), "such pod")
-    fit = "fits" if len(trial.pods) == 1 else "fit"
+    fit = _fit(trial)
     short = [pod for pod in trial.pods if not pod.is_best]
     if trial.pods[0].is_best and short:
         return f"{pods} {fit}, of which {len(short)} may be farther than what was left would have allowed"
@@ -219,6 +250,10 @@ def _room(trial: Trial) -> str:
             "" if len(trial.pods) == 1 else ", each with the nearest that is left for it"
         )
     return f"{pods} {fit}"
+
+
+def _fit(trial: Trial) -> str:
+    return "fits" if len(trial.pods) == 1 else "fit"
 
 
 def format_distances(distances: Distances) -> str:

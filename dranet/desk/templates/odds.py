@@ -28,6 +28,7 @@ _Spots = tuple[Spot, ...]
 _FARTHEST = len(Distance)
 """The level of an unknown distance."""
 _LARGEST_DENOMINATOR = 100
+_SMALLEST = Fraction(1, 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,16 @@ class Odds:
 
     def __str__(self) -> str:
         """``PIX in 1/8, NODE in 3/8, SYS in 1/2``, of a pod's farthest NIC."""
-        words = ("unknown" if one is None else one.name for one in self.by_worst)
-        shares = map(format_share, self.by_worst.values())
-        return ", ".join(f"{word} in {share}" for word, share in zip(words, shares, strict=True))
+        words = (one.name if one is not None else "unknown" for one in self.by_worst)
+        texts = format_shares(tuple(self.by_worst.values()))
+        return ", ".join(f"{word} in {text}" for word, text in zip(words, texts, strict=True))
 
 
-def format_share(share: Fraction) -> str:
-    """``3/7``; ``2.1 %`` where that is easier to read."""
-    if share.denominator <= _LARGEST_DENOMINATOR:
-        return str(share)
-    return f"{float(100 * share):.2g} %"
+def format_shares(shares: Sequence[Fraction]) -> list[str]:
+    """``3/7``; percentages, ``2.1 %``, where one of them is not easy to read as a fraction."""
+    if all(share.denominator <= _LARGEST_DENOMINATOR for share in shares):
+        return list(map(str, shares))
+    return [f"{float(100 * share):.2g} %" if share >= _SMALLEST else "less than 0.1 %" for share in shares]
 
 
 class _Taken(NamedTuple):
@@ -79,8 +80,8 @@ class _Taken(NamedTuple):
 
 
 _Choices = dict[_Shape, _Taken]
-Measure = Callable[[_Spots, _Spots], Distances]
-"""NICs and GPUs of a pod -> its distances."""
+Measure = Callable[[_Spots, _Spots], Distances | None]
+"""NICs and GPUs of a pod -> its distances; ``None`` for a combination that cannot be."""
 
 
 def measure_pod(nics: _Spots, gpus: _Spots) -> Distances:
@@ -91,6 +92,12 @@ def measure_pod(nics: _Spots, gpus: _Spots) -> Distances:
 def alignment_odds(node: NodeHardware, gpus: int, nics: int, measure: Measure = measure_pod) -> Odds | None:
     """What a pod with any ``gpus`` of the GPUs of this node and any ``nics`` of its NICs gets.
 
+    Args:
+        node: with the devices that may be chosen.
+        gpus: how many.
+        nics: how many.
+        measure: what counts; the same for devices of branches that are alike.
+
     Returns:
         ``None`` where the node has too few of them, or where the distances are no tree: devices within one
         distance of a third one are farther from each other.
@@ -100,7 +107,8 @@ def alignment_odds(node: NodeHardware, gpus: int, nics: int, measure: Measure = 
     counts: dict[tuple[int, int], int] = defaultdict(int)
     for taken in choices.values() if choices else ():
         if (len(taken.gpus), len(taken.nics)) == (gpus, nics):
-            found = measure(taken.nics, taken.gpus)
+            if (found := measure(taken.nics, taken.gpus)) is None:
+                continue
             results.setdefault(rank(found), found)
             counts[rank(found)] += taken.ways
     total = sum(counts.values())

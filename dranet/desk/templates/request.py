@@ -28,6 +28,15 @@ class ClaimRequest:
     image: str = "trainer"
     gpu_part: str = ""
     """Profile of the parts of GPUs (``1g.10gb``) that are wanted; empty: whole GPUs."""
+    gpu_resource: str = ""
+    """Extended resource of the GPUs, where a device plugin gives them."""
+    each_numa: bool = False
+    """So many NICs of each NUMA node with GPUs."""
+
+    @property
+    def claimed_gpus(self) -> int:
+        """0 where a device plugin gives them."""
+        return 0 if self.gpu_resource else self.gpus
 
     @property
     def title(self) -> str:
@@ -50,7 +59,7 @@ class ClaimRequest:
     @property
     def default_name(self) -> str:
         """The name of the template, unless the user chooses one."""
-        ending = "-rails" if self.rails else ""
+        ending = "-rails" if self.rails else "-each-numa" if self.each_numa else ""
         if self.per_node:
             return f"whole-node{ending}"
         gpus = f"{self.gpus}-gpu{'-part' if self.gpu_part else ''}-" if self.gpus else ""

@@ -55,6 +55,10 @@ class Shape:
     """It names devices, so that a node can have one such pod only."""
     apart: tuple[tuple[JsonObject, ...], ...] = field(default=())
     """More claims in addition to the first, each with its requests."""
+    levels: frozenset[Distance] = frozenset()
+    """It takes only NICs that publish one of these to their nearest GPU; empty: any NICs."""
+    each_numa: int = 0
+    """So many NICs of each NUMA node with GPUs; 0: of any."""
 
     @property
     def fault(self) -> str:
@@ -122,11 +126,31 @@ def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[D
             _exactly("gpus" if gpus > 1 else "gpu", defaults.gpu_class, gpus, defaults.gpu_selectors)
         )
     words = "/".join(level.name for level in sorted(wanted))
-    return Shape(title + (f"; NICs that publish {words} to a GPU" if wanted else ""), tuple(requests))
+    title += f"; NICs that publish {words} to a GPU" if wanted else ""
+    return Shape(title, tuple(requests), levels=wanted)
+
+
+def on_each_numa_node(
+    defaults: RequestDefaults, numa_nodes: Iterable[int], nics: int, levels: Iterable[Distance]
+) -> Shape:
+    """So many NICs of each NUMA node, for GPUs that may be on any."""
+    wanted = frozenset(levels)
+    near = (selectors.nearest_gpu_is(wanted),) if wanted else ()
+    requests = [
+        _exactly(
+            f"numa-{number}",
+            defaults.nic_class,
+            nics,
+            (*defaults.nic_selectors, selectors.numa_node_is(number), *near),
+        )
+        for number in numa_nodes
+    ]
+    title = f"{count_of(nics, 'NIC')} of each NUMA node with GPUs"
+    return Shape(title, tuple(requests), levels=wanted, each_numa=nics)
 
 
 def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, int]) -> Shape:
-    """All GPUs of the node, and so many NICs of each distance to their nearest GPU."""
+    """All GPUs of the node (0 where no claim has them), and so many NICs of each distance to the nearest."""
     nics = [
         _exactly(
             f"nics-{level.name.lower()}",
@@ -136,10 +160,8 @@ def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, in
         )
         for level, number in sorted(numbers.items())
     ]
-    return Shape(
-        "all GPUs, and so many NICs of each distance to them",
-        (*nics, _exactly("gpus", defaults.gpu_class, gpus, defaults.gpu_selectors)),
-    )
+    taken = (_exactly("gpus", defaults.gpu_class, gpus, defaults.gpu_selectors),) if gpus else ()
+    return Shape("all GPUs, and so many NICs of each distance to them", (*nics, *taken))
 
 
 def everything(defaults: RequestDefaults, *, gpus: bool, apart: bool) -> Shape:
@@ -325,6 +347,8 @@ def build_pod(request: ClaimRequest, shape: Shape) -> JsonObject:
         "image": request.image,
         "resources": {"claims": [{"name": name} for name in claims]},
     }
+    if request.gpu_resource:
+        container["resources"]["limits"] = {request.gpu_resource: request.gpus}
     spec: JsonObject = {
         "containers": [container],
         "resourceClaims": [

@@ -65,7 +65,8 @@ class Trial:
 def try_shape(
     shape: Shape, hardware: NodeHardware, classes: Mapping[str, JsonObject], gpus: int, nics: int
 ) -> Trial:
-    """Fill the node with pods of this shape.
+    """Fill the node with pods of this shape. Where a device plugin gives the GPUs, only a pod that takes all
+    of them is known to have them.
 
     Args:
         shape: what to try.
@@ -82,7 +83,8 @@ def try_shape(
             new = _allocate(shape, hardware, classes, claims)
         except Unschedulable as error:
             return Trial(hardware.name, tuple(pods), possible, "" if pods else str(error))
-        pods.append(_judge(new, hardware, claims))
+        unclaimed = hardware.gpus if hardware.has_all(gpus) else ()
+        pods.append(_judge(new, hardware, claims, unclaimed))
         claims += new
     return Trial(hardware.name, tuple(pods), 1 if shape.is_for_one_pod else possible)
 
@@ -146,11 +148,18 @@ def _allocate(
     ]
 
 
-def _judge(claims: Sequence[JsonObject], hardware: NodeHardware, before: Sequence[JsonObject]) -> Pod:
+def _judge(
+    claims: Sequence[JsonObject],
+    hardware: NodeHardware,
+    before: Sequence[JsonObject],
+    unclaimed: tuple[Spot, ...],
+) -> Pod:
+    """``unclaimed`` are GPUs of the pod that are in no claim."""
     taken, gone = _taken(claims), _taken(before)
     nics = tuple(nic for nic in hardware.nics if nic.device.id in taken)
-    gpus = tuple(gpu for gpu in hardware.gpus if gpu.device.id in taken)
-    unrelated = (None,) * (len(taken) - len(nics) - len(gpus))
+    claimed = tuple(gpu for gpu in hardware.gpus if gpu.device.id in taken)
+    gpus = unclaimed or claimed
+    unrelated = (None,) * (len(taken) - len(nics) - len(claimed))
     if not gpus:
         return Pod(nics, gpus, unrelated, ())
     free_nics = tuple(nic for nic in hardware.nics if nic.device.id not in gone)

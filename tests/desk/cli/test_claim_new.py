@@ -128,6 +128,27 @@ def test_slices_from_a_file_give_the_same_as_the_capture(tmp_path: Path, capsys:
     assert run(capsys, "-f", str(file))[1] == run(capsys, *facts("mi300x"))[1]
 
 
+def test_the_resource_of_a_device_plugin_is_read_from_the_nodes_of_a_file(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    assert main(["devices", *facts("dgx-h100"), "--publish-gpus", "never", "-o", "slices"]) == 0
+    slices = documents(capsys.readouterr().out)
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "dgx-00"},
+        "status": {"allocatable": {"cpu": "224", "amd.com/gpu": "0", "nvidia.com/gpu": "8"}},
+    }
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump_all([*slices, node]))
+    code, text, error = run(capsys, "--gpus", "8", "--nics", "8", "-f", str(file))
+
+    assert (code, error) == (0, "")
+    *_, pod = documents(text)
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert "# Expect: PIX on dgx-00, where 1 such pod fits." in text
+
+
 def test_several_captures_are_one_cluster(capsys: CaptureFixture) -> None:
     _, text, _ = run(capsys, *facts("dgx-h100"), str(capture_file("azure-nd-h100-v5")))
     (claim,) = (entry for entry in documents(text) if entry["kind"] == "ResourceClaimTemplate")
@@ -160,6 +181,9 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--namespace", "team.a"), "--namespace team.a: is no name"),
         (("--class", "x" * 254), "--class xxx"),
         (("--image", ""), "--image '': is empty"),
+        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is no name"),
+        (("--gpu-resource", "nvidia.com/gpu", "--gpu-class", "h100"), "does not go with --gpu-class"),
+        (("--each-numa", "--rails"), "--each-numa does not go with"),
         (("--facts", "/nonexistent.json"), "No such file"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from dranet.claims.alignment import rank
 from dranet.desk.templates.hardware import NodeHardware, read_hardware
-from dranet.desk.templates.odds import alignment_odds, format_share, measure_pod
+from dranet.desk.templates.odds import alignment_odds, format_shares, measure_pod
 from dranet.desk.templates.trial import best_distances
 from dranet.model.facts import Distance
 from tests.desk.templates.layout_clusters import Gpus, build_world, world
@@ -78,8 +78,9 @@ def test_a_node_with_too_few_devices_has_no_odds() -> None:
 
 
 def test_a_small_share_is_a_percentage() -> None:
-    assert format_share(Fraction(3, 7)) == "3/7"
-    assert format_share(Fraction(227, 2450)) == "9.3 %"
+    assert format_shares([Fraction(3, 7), Fraction(4, 7)]) == ["3/7", "4/7"]
+    assert format_shares([Fraction(227, 2450), Fraction(1, 2)]) == ["9.3 %", "50 %"]
+    assert format_shares([Fraction(9, 88179)]) == ["less than 0.1 %"]
 
 
 def near_nics(layout: str) -> NodeHardware:
