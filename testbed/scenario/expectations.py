@@ -224,7 +224,12 @@ async def _expect_verdict(walk: Walk, action: actions.ExpectVerdict) -> Lines:
         lines = []
         for pod in action.pods:
             claims = await walk.cluster.fetch_pod_claims(pod)
-            judged = [entry for claim in claims for entry in _verdicts(claim)]
+            judged = [
+                entry
+                for claim in claims
+                for entry in _verdicts(claim)
+                if action.device in ("", entry["device"])
+            ]
             if not judged:
                 return f"no claim of pod {pod} has an alignment verdict"
             for entry in judged:

@@ -160,10 +160,11 @@ class ExpectAligned(Action):
 
 
 class ExpectVerdict(Action):
-    """The alignment verdict in the claims' status (``TopologyAligned``), the same for every NIC of each pod.
-    ``better`` is the device that is named as the nearer one."""
+    """The alignment verdict in the claims' status (``TopologyAligned``), the same for every NIC of each pod,
+    or for the ``device`` alone. ``better`` is the device that is named as the nearer one."""
 
     pods: Names
+    device: str = ""
     status: Literal["True", "False", "Unknown"] = "True"
     reason: str = ""
     distance: Literal["PIX", "PXB", "PHB", "NODE", "SYS", "unknown", ""] = ""
