@@ -7,7 +7,7 @@ change with it. When no node can give what is requested, the refusal names the r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dranet.desk.allocation.failures import AllocationError
@@ -36,6 +36,14 @@ def gpu_class_name(request: ClaimRequest, hardware: Hardware) -> str:
     """The user's choice; else ours for our own GPUs; else the driver's name, as vendors name their class."""
     usual = _PART_CLASSES.get(hardware.gpu_driver) if request.gpu_part else None
     return request.gpu_class or usual or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
+
+
+def select_gpus(request: ClaimRequest, hardware: Hardware) -> Iterator[str]:
+    """Selectors for what the class may not distinguish. NVIDIA's own class of whole GPUs has no others."""
+    if request.gpu_part:
+        yield selectors.gpu_part(hardware.gpu_driver, request.gpu_part)
+    elif hardware.has_other_gpu_devices and gpu_class_name(request, hardware) not in _PART_CLASSES:
+        yield selectors.whole_gpu(hardware.gpu_driver)
 
 
 def build_classes(

@@ -23,6 +23,7 @@ from dranet.desk.templates.candidates import (
     find_candidates,
     gpu_class_name,
     nic_class_name,
+    select_gpus,
 )
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
 from dranet.desk.templates.plugin_gpus import chance_shapes, use_plugin_gpus
@@ -201,7 +202,7 @@ def _shapes(
             *((selectors.port_is_up(candidates.rdma),) if candidates.without_link else ()),
             *((selectors.is_not_shared(),) if hardware.has_shared_nics else ()),
         ),
-        selectors.gpu_part(hardware.gpu_driver, request.gpu_part),
+        tuple(select_gpus(request, hardware)),
         gpu_address_attribute(nodes),
     )
     if request.rails:

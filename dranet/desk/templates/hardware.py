@@ -30,6 +30,9 @@ _ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.goog
 _PUBLISHED_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
 """Attributes that DraNet's devices do not have; they share the other names."""
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
+WHOLE_TYPES = ("gpu", "amdgpu")
+"""``type`` of a whole GPU. Others are parts (``mig``, ``amdgpu-partition``, ``vf``), or GPUs for virtual
+machines (``vfio``)."""
 PROFILES = {"gpu.nvidia.com": "profile", "gpu.amd.com": "partitionProfile"}
 """Driver -> the attribute with the profile of a part of a GPU."""
 _UNPUBLISHED = "unpublished.gpus"
@@ -179,6 +182,8 @@ class Hardware:
 
     gpu_parts: tuple[str, ...] = ()
     """Profiles of the parts of GPUs that are offered."""
+    has_other_gpu_devices: bool = False
+    """The GPUs' driver offers parts of GPUs or GPUs for virtual machines, which a class of its may select."""
 
     @property
     def has_own_gpus(self) -> bool:
@@ -231,6 +236,11 @@ def read_hardware(
         other_nic_drivers=tuple(other_nic_drivers),
         defects=tuple(dict.fromkeys(why for of_node in pools for why in _defects(of_node))),
         gpu_parts=tuple(sorted({profile_of(device) for devices in offered for device in devices} - {""})),
+        has_other_gpu_devices=any(
+            device.driver == gpu_driver and is_gpu_or_part(device) and not is_gpu(device)
+            for devices in offered
+            for device in devices
+        ),
     )
 
 
@@ -360,13 +370,12 @@ def profile_of(device: Candidate) -> str:
 
 
 def is_gpu(device: Candidate) -> bool:
-    """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows:
-    ``mig``, ``amdgpu-partition``, ``vf``, or a GPU for a virtual machine, ``vfio``."""
+    """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows."""
     if _is_ours(device):
         return value_of(device, a.TYPE.qualified) == "gpu"
     kind = text_of(device, f"{device.driver}/type")
     if device.driver.startswith(GPU_DRIVER_PREFIX):
-        return not kind or ("gpu" in kind and "partition" not in kind)
+        return kind in ("", *WHOLE_TYPES)
     return device.driver in _ACCELERATOR_DRIVERS
 
 

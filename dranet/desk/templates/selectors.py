@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX, PROFILES
+from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX, PROFILES, WHOLE_TYPES
 from dranet.model import attributes as a
 from dranet.model.facts import Distance
 
-_EMPTY = '""'
+_EMPTY, _GPU = '""', '"gpu"'
 
 
 def _optional(name: str, default: str, domain: str = a.DOMAIN) -> str:
@@ -39,24 +39,30 @@ def own_gpu(driver: str) -> str:
     return f'{of_driver(driver)} && {_optional(a.TYPE.name, _EMPTY)} == "gpu"'
 
 
+_CLASSES_OF_EVERYTHING = frozenset({"gpu.amd.com", "gpu.intel.com"})
+"""As the vendors' charts bring them: each device of the driver, also parts of GPUs."""
+
+
 def vendors_gpu(driver: str) -> str:
-    """For what a vendor's own DeviceClass is taken to be: whole GPUs, where the driver has parts of them."""
-    if not driver.startswith(GPU_DRIVER_PREFIX):
+    """For what a vendor's own DeviceClass is taken to be."""
+    if not driver.startswith(GPU_DRIVER_PREFIX) or driver in _CLASSES_OF_EVERYTHING:
         return of_driver(driver)
-    kind = f'device.attributes["{driver}"].?type.orValue("gpu").contains("gpu")'
-    return f"{of_driver(driver)} && {kind}"
+    return f"{of_driver(driver)} && {whole_gpu(driver)}"
 
 
-def gpu_part(driver: str, profile: str) -> tuple[str, ...]:
-    """The parts of GPUs with this profile; nothing for whole GPUs, which the class selects."""
-    if not profile:
-        return ()
-    return (f"{_optional(PROFILES[driver], _EMPTY, driver)} == {json.dumps(profile)}",)
+def whole_gpu(driver: str) -> str:
+    """For a request, where the driver publishes parts of GPUs as well and the class may select them."""
+    return f"{_optional(a.TYPE.name, _GPU, driver)} in {json.dumps(WHOLE_TYPES)}"
+
+
+def gpu_part(driver: str, profile: str) -> str:
+    """The parts of GPUs with this profile."""
+    return f"{_optional(PROFILES[driver], _EMPTY, driver)} == {json.dumps(profile)}"
 
 
 def vendors_gpu_part(driver: str) -> str:
     """For what a vendor's own DeviceClass of parts is taken to be."""
-    return f'{of_driver(driver)} && device.attributes["{driver}"].?type.orValue("gpu") != "gpu"'
+    return f"{of_driver(driver)} && !({whole_gpu(driver)})"
 
 
 def fabric_is(fabric: str) -> str:

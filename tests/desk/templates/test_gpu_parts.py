@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dranet.desk.templates.candidates import NotAvailable
@@ -9,6 +11,7 @@ from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
+from dranet.model.device import Device
 from dranet.model.facts import Distance
 from tests.data import gpu_drivers
 from tests.data.gpu_drivers import MIG_1G, MIG_3G, Driver, JsonObject
@@ -91,6 +94,43 @@ def test_without_a_common_root_parts_are_grouped_by_the_address_of_their_gpu() -
     (trial,) = ask(with_parts("azure-gb300", Driver.NVIDIA, parts), "1g.10gb").attempt.trials
 
     assert [pod.distances for pod in trial.pods] == [(Distance.NODE,)] * 4
+
+
+@pytest.mark.parametrize("layout", ["dgx-h100", "mi300x"])
+def test_whole_gpus_beside_parts_are_selected_where_the_class_does_not_tell_them_apart(layout: str) -> None:
+    """AMD's class selects every device of its driver, and so may a class of the cluster's own."""
+    gpus = read_gpus(layout)
+    driver = gpu_drivers.driver_of(gpus[0])
+    whole = [gpu_drivers.publish_gpu(gpu, gpu_drivers.NO_NUMA) for gpu in gpus[4:]]
+    slices = with_parts(layout, driver, [*parts_of(gpus[:4]), *whole])
+    everything = {"any-gpu": device_class("any-gpu", f'device.driver == "{driver}"')}
+    choice = choose_claim(ClaimRequest(gpu_class="any-gpu"), read_hardware(slices), everything)
+    (trial,) = choice.attempt.trials
+    kind = f'device.attributes["{driver}"].?type.orValue("gpu")'
+
+    assert gpu_requests(choice) == {("any-gpu", f'{kind} in ["gpu", "amdgpu"]')}
+    assert len(trial.pods) == 4
+    assert all(pod.is_best for pod in trial.pods)
+
+
+def parts_of(gpus: Sequence[Device]) -> list[JsonObject]:
+    if gpu_drivers.driver_of(gpus[0]) is Driver.AMD:
+        return [part for gpu in gpus for part in gpu_drivers.amd_partitions(gpu)]
+    return [gpu_drivers.nvidia_mig_0_4(gpu, MIG_1G, start) for gpu in gpus for start in MIG_1G.starts]
+
+
+def device_class(name: str, expression: str) -> JsonObject:
+    spec = {"selectors": [{"cel": {"expression": expression}}]}
+    return {"kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+
+
+def test_nvidias_own_class_needs_no_selector_beside_parts() -> None:
+    first, *others = read_gpus("dgx-h100")
+    whole = [gpu_drivers.nvidia_0_4(gpu) for gpu in others]
+    choice = ask(with_parts("dgx-h100", Driver.NVIDIA, [*parts_of([first]), *whole]), "")
+    (request,) = (one for one in choice.attempt.shape.requests if one["name"] == "gpu")
+
+    assert request["exactly"] == {"deviceClassName": "gpu.nvidia.com"}
 
 
 def test_a_profile_that_no_node_has_is_refused_with_those_that_there_are() -> None:
