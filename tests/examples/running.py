@@ -31,6 +31,7 @@ from testbed.scenario.scenario import (
 )
 from testbed.scenario.steps import perform
 from testbed.scenario.walk import Walk
+from tests.data.gpu_drivers import Driver, device_classes
 from tests.examples.controllers import make_pods
 from tests.examples.table import CLASSES, EXAMPLES, FOLDER, Example, Wanted
 from tests.support.dhcp_servers import ScriptedServer, good_answers
@@ -39,13 +40,6 @@ from tests.support.namespaces import Namespace
 JsonObject = dict[str, Any]
 
 _SERVED = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "Pod")
-_VENDOR = "gpu.nvidia.com"
-_VENDORS_CLASS = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": _VENDOR},
-    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{_VENDOR}"'}}]},
-}
 _DEADLINE = 60.0
 CANNOT_RUN_HERE = 3
 """As the private trees of tests say it."""
@@ -99,8 +93,8 @@ async def _run(hardware: str, beside: str, examples: Sequence[Example]) -> None:
 async def _add_neighbour(testbed: Testbed, beside: str, stack: ExitStack) -> None:
     """Whoever else is on the node, or on its network."""
     if beside == "vendor":
-        await testbed.add_vendor(_VENDOR)
-        await testbed.apply([_VENDORS_CLASS])
+        await testbed.add_vendor(str(Driver.NVIDIA))
+        await testbed.apply(device_classes())
     if beside == "plugin":
         placed = testbed.hardware.placed()
         uuids = [one.function.gpu.uuid for one in placed if one.function.gpu]
