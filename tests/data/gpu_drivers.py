@@ -76,9 +76,18 @@ def nvidia_0_4(gpu: Device) -> JsonObject:
 
 
 def nvidia_0_5(gpu: Device) -> JsonObject:
-    """v0.5.0: the standard NUMA node besides (#1165), one number; a list of them with its feature gate
-    DRAListTypeAttributes (#1261), which is off."""
+    """v0.5.0: the standard NUMA node besides (#1165), one number, or see :func:`list_numa_nodes`."""
     return _with(nvidia_0_4(gpu), _numa(gpu))
+
+
+def list_numa_nodes(device: JsonObject, near: Mapping[int, Sequence[int]]) -> JsonObject:
+    """As with the feature gate DRAListTypeAttributes of NVIDIA's v0.5.0 (#1261), which is off by default.
+
+    ``near``: node -> itself and the nearest nodes of its socket, as KEP-6072 has it.
+    """
+    name = a.STANDARD_NUMA_NODE.qualified
+    own = device["attributes"].get(name)
+    return device if own is None else _with(device, {name: {"ints": list(near[own["int"]])}})
 
 
 class Mig(NamedTuple):

@@ -12,10 +12,12 @@ from dranet.desk.kubeapi.validation import validate
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import NodeHardware, read_hardware
 from dranet.desk.templates.request import ClaimRequest
+from dranet.inventory.topology import near_numa_nodes
 from dranet.model.facts import Distance, distance
 from tests.data import gpu_drivers
 from tests.data.gpu_drivers import Driver, JsonObject
-from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus
+from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus, read_layout
+from tests.desk.templates.distances import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.desk.templates.layout_clusters import Gpus, world
 
 VENDORS = [gpus for gpus in Gpus if gpus is not Gpus.OURS]
@@ -110,6 +112,24 @@ def test_what_our_nics_name_counts_before_a_numa_node_of_the_gpus_memory(layout:
         for gpu in node.gpus
     )
     assert [pod.distances for trial in choice.attempt.trials for pod in trial.pods] == [(Distance.NODE,)] * 4
+
+
+@pytest.mark.parametrize("has_lists", [False, True])
+@pytest.mark.parametrize("layout", WITH_GPUS)
+def test_a_list_of_numa_nodes_is_no_less_than_a_number(layout: str, has_lists: bool) -> None:
+    """NVIDIA's feature gate is on; ours publishes lists as well, or numbers."""
+    machine = world(layout, Gpus.VENDOR_NUMA, has_lists=has_lists)
+    near = near_numa_nodes(read_layout(layout).facts.numa_nodes)
+    slices = list(machine.slices)
+    for number, entry in enumerate(slices):
+        if entry["spec"]["driver"] == machine.gpu_driver:
+            devices = [gpu_drivers.list_numa_nodes(device, near) for device in entry["spec"]["devices"]]
+            slices[number] = {**entry, "spec": {**entry["spec"], "devices": devices}}
+    listed = machine.only(slices)
+    choice = choose_claim(ClaimRequest(2, 2, rdma=has_rdma(machine)), read_hardware(slices))
+    nics = good_nics(machine, 2, has_rdma(machine))
+
+    assert rank_of(allocate_choice(choice, listed), machine) == best_rank(machine, nics, 2, 2)
 
 
 def test_a_gpu_below_hyper_vs_vmbus_has_no_root_and_one_below_bridges_has() -> None:
