@@ -27,13 +27,20 @@ from dranet.desk.templates.candidates import (
 )
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
 from dranet.desk.templates.plugin_gpus import chance_shapes, use_plugin_gpus
-from dranet.desk.templates.relations import ANY, Relation, find_relations, gpu_address_attribute
+from dranet.desk.templates.relations import (
+    ANY,
+    Relation,
+    find_address_attribute,
+    find_relations,
+    find_unequal_attribute,
+)
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.shapes import (
     RequestDefaults,
     Shape,
-    build_pod,
+    build_pods,
     build_templates,
+    by_group,
     by_level,
     everything,
     name_interfaces,
@@ -55,11 +62,17 @@ class ShapeAttempt:
 
     @property
     def is_perfect(self) -> bool:
-        return bool(self.trials) and all(trial.is_perfect for trial in self.trials)
+        return bool(self.trials) and not self.is_luck and all(trial.is_perfect for trial in self.trials)
 
     @property
     def is_best_first(self) -> bool:
-        return bool(self.trials) and all(trial.is_best_first for trial in self.trials)
+        return bool(self.trials) and not self.is_luck and all(trial.is_best_first for trial in self.trials)
+
+    @property
+    def is_luck(self) -> bool:
+        """Whether another order of the devices in their slices may give farther pairs: some drivers publish
+        them in random order."""
+        return self.shape.is_by_chance and any(trial.has_choice for trial in self.trials)
 
     @property
     def cost(self) -> tuple[object, ...]:
@@ -81,15 +94,20 @@ class Choice:
     relations: tuple[Relation, ...]
     classes: tuple[JsonObject, ...]
     templates: tuple[JsonObject, ...]
-    pod: JsonObject
+    pods: tuple[JsonObject, ...]
     makes: tuple[tuple[NodeHardware, tuple[str, ...]], ...]
     """One node of each make, and the names of all that are alike."""
     known: Classes | None = None
     """DeviceClasses of the cluster; ``None`` where they were not asked for."""
 
     @property
+    def first_templates(self) -> tuple[JsonObject, ...]:
+        """Those of one pod: of the first where pods have templates to choose from."""
+        return self.templates[: len(self.attempt.shape.of_pods[0].specs)]
+
+    @property
     def manifests(self) -> tuple[JsonObject, ...]:
-        return (*self.classes, *self.templates, self.pod)
+        return (*self.classes, *self.templates, *self.pods)
 
 
 def choose_claim(
@@ -139,7 +157,7 @@ def choose_claim(
         relations,
         written,
         build_templates(candidates.request, best.shape),
-        build_pod(candidates.request, best.shape),
+        build_pods(candidates.request, best.shape),
         makes,
         classes,
     )
@@ -203,10 +221,12 @@ def _shapes(
             *((selectors.is_not_shared(),) if hardware.has_shared_nics else ()),
         ),
         tuple(select_gpus(request, hardware)),
-        gpu_address_attribute(nodes),
+        find_unequal_attribute(nodes),
     )
     if request.rails:
-        ladders = tuple(_ladders(relations, request, nodes)) if request.claimed_gpus else ()
+        ladders = (
+            tuple(_ladders(_usable(defaults, relations), request, nodes)) if request.claimed_gpus else ()
+        )
         yield from rail_shapes(defaults, request, hardware.nic_driver, nodes, ladders)
     elif request.per_node:
         has_gpus = request.claimed_gpus > 0
@@ -232,7 +252,7 @@ def _aligned_shapes(
 ) -> Iterator[Shape]:
     if all(len(node.gpus) == request.gpus for node in nodes):
         yield from _whole_shapes(defaults, request, nodes)
-    for ladder in _ladders(relations, request, nodes):
+    for ladder in _ladders(_usable(defaults, relations), request, nodes):
         if ladder == (ANY,):
             yield together(defaults, request.gpus, request.nics)
             continue
@@ -240,7 +260,23 @@ def _aligned_shapes(
         if request.nics > request.gpus and request.nics % request.gpus == 0 and not has_groups:
             yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=True)
         yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=False)
+    if not defaults.never_equal:
+        yield from _group_shapes(defaults, request, relations)
     yield from pinned_shapes(defaults, request, nodes)
+
+
+def _usable(defaults: RequestDefaults, relations: Sequence[Relation]) -> list[Relation]:
+    """Groups in one claim are kept apart by an attribute."""
+    return [relation for relation in relations if not relation.groups or defaults.never_equal]
+
+
+def _group_shapes(
+    defaults: RequestDefaults, request: ClaimRequest, relations: Sequence[Relation]
+) -> Iterator[Shape]:
+    for relation in relations:
+        groups = [group for group in relation.groups if group.has_room(request.gpus, request.nics)]
+        if groups:
+            yield by_group(defaults, request.gpus, request.nics, relation, groups)
 
 
 def _ladders(
@@ -283,13 +319,10 @@ def pinned_shapes(
     defaults: RequestDefaults, request: ClaimRequest, nodes: Sequence[NodeHardware]
 ) -> Iterator[Shape]:
     """The best devices of the first node by their addresses, where every node has these."""
-    attribute = gpu_address_attribute(nodes)
-    if not attribute:
-        return
     nics, gpus = _best_devices(nodes[0], request)
     gpus = [] if request.gpu_resource else gpus
-    if _have_all(nodes, nics, gpus):
-        yield pinned(defaults, _pins(nics, attribute), _pins(gpus, attribute))
+    if _can_pin(nodes) and _have_all(nodes, nics, gpus):
+        yield pinned(defaults, _pins(nics), _pins(gpus))
 
 
 def rail_shapes(
@@ -308,7 +341,7 @@ def rail_shapes(
         nodes: one of each make.
         ladders: how a NIC may find its GPU, where the pod does not take all of them.
     """
-    attribute = gpu_address_attribute([replace(node, gpus=()) for node in nodes])
+    attribute = find_address_attribute(nic for node in nodes for nic in node.nics)
     everywhere = set[str].intersection(*map(_addresses, nodes))
     nics, gpus = _best_devices(nodes[0].with_nics(lambda nic: nic.address in everywhere), request)
     if not attribute or len(nics) < request.nics:
@@ -318,7 +351,7 @@ def rail_shapes(
             f"{nodes[0].name} and {lacking.name} differ",
             hint=f"write one claim for each kind of node: --node {nodes[0].name}",
         )
-    pins = _pins(nics, attribute)
+    pins = _pins(nics)
     names = [f"rail-{number}" for number in range(len(pins))]
     configs = name_interfaces(driver, names) if all(nic.ifname for nic in nics) else ()
     whole = all(len(node.gpus) == request.gpus for node in nodes)
@@ -328,10 +361,8 @@ def rail_shapes(
         else:
             shape = paired(defaults, request.gpus, request.nics, ladder, in_bundles=False, pins=pins)
         yield replace(shape, configs=configs, is_for_one_pod=True)
-    if ladders and not whole and gpu_address_attribute(nodes) and _have_all(nodes, (), gpus):
-        yield replace(
-            pinned(defaults, pins, _pins(gpus, gpu_address_attribute(nodes)), "rail"), configs=configs
-        )
+    if ladders and not whole and _can_pin(nodes) and _have_all(nodes, (), gpus):
+        yield replace(pinned(defaults, pins, _pins(gpus), "rail"), configs=configs)
 
 
 def _plain_rails(defaults: RequestDefaults, request: ClaimRequest, pins: Sequence[str]) -> Shape:
@@ -361,7 +392,13 @@ def _addresses(node: NodeHardware) -> set[str]:
     return {nic.address for nic in node.nics}
 
 
-def _pins(spots: Sequence[Spot], attribute: str) -> list[str]:
+def _can_pin(nodes: Sequence[NodeHardware]) -> bool:
+    kinds = [nic for node in nodes for nic in node.nics], [gpu for node in nodes for gpu in node.gpus]
+    return all(map(find_address_attribute, kinds))
+
+
+def _pins(spots: Sequence[Spot]) -> list[str]:
+    attribute = find_address_attribute(spots)
     return [selectors.address_is_one_of([spot.address], attribute) for spot in spots]
 
 

@@ -119,12 +119,14 @@ def _why(choice: Choice) -> Iterator[str]:
     elif shape.relations:
         yield "Each NIC has an alternative for each of these, and comes before its GPU: the scheduler tries"
         yield "every pair on one before it goes on to the next."
-    elif request.gpus and not request.per_node and not shape.is_for_one_pod and len(choice.relations) > 1:
+    elif request.gpus and not request.per_node and shape.takes_any and len(choice.relations) > 1:
         yield "The pod takes all GPUs of its node, so that only the NICs need choosing."
+    yield from _about_choices(choice)
     if any(relation.groups for relation in shape.relations):
+        attribute = shape.constraints[-1]["matchAttribute"].rpartition("/")[2]
         yield f"{choice.hardware.gpu_driver} does not publish what they have in common: its GPUs are grouped"
-        yield "by PCI address instead. The constraints on the address, which no two devices share, keep a NIC"
-        yield "from a GPU of another group."
+        yield f"by PCI address instead. The constraints on {attribute}, which no NIC has in common with a"
+        yield "GPU, keep a NIC from a GPU of another group."
     if shape.is_for_one_pod and not request.rails:
         kinds = f" on {len(choice.makes)} kinds of node (--node: for one)" if len(choice.makes) > 1 else ""
         yield f"No claim that leaves the choice to the scheduler is sure to get the nearest{kinds}."
@@ -141,6 +143,21 @@ def _about_roots(choice: Choice) -> Iterator[str]:
         yield "of the GPUs of their NUMA node, which a cluster compares with DRAListTypeAttributes on."
     elif choice.candidates.request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
         yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
+
+
+def _about_choices(choice: Choice) -> Iterator[str]:
+    if choice.attempt.shape.choices:
+        yield f"{choice.hardware.gpu_driver} and these NICs have no attribute in common that could keep a NIC"
+        yield "from a GPU of another group in one claim. So each group has a template, and pods of its own:"
+        yield f"{'; '.join(_shares(choice))}."
+
+
+def _shares(choice: Choice) -> Iterator[str]:
+    """How many pods of each template a node has room for."""
+    for trial in choice.attempt.trials:
+        numbers = zip(choice.pods, trial.pods_of_choices, strict=True)
+        words = ", ".join(f"{number} of {pod['metadata']['name']}" for pod, number in numbers)
+        yield f"{words} on {_names(_alike(choice, trial))}"
 
 
 def _about_classes(choice: Choice) -> Iterator[str]:

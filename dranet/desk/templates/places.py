@@ -31,7 +31,7 @@ NUMA_NODES = (a.STANDARD_NUMA_NODE.qualified, a.NUMA_NODE.qualified)
 PLACES = (*ADDRESSES, *NUMA_NODES, a.STANDARD_PCIE_ROOT.qualified, a.PCIE_SWITCH.qualified)
 """All attributes from which it may follow that two devices are near each other."""
 
-_ELSEWHERE = -1
+ELSEWHERE = -1
 """The NUMA node of a GPU that is on none of those with NICs."""
 _MOST_ADDRESSES = 10
 """In two attributes."""
@@ -88,8 +88,12 @@ def text_of(device: Candidate, name: str) -> str:
 
 def address_of(device: Candidate) -> str:
     """PCI address; empty where it is not published."""
-    own = (f"{device.driver}/{word}" for word in _OWN_ADDRESSES)
-    return next(filter(None, (text_of(device, name).lower() for name in (*ADDRESSES, *own))), "")
+    return next(filter(None, (text_of(device, name).lower() for name in address_names(device))), "")
+
+
+def address_names(device: Candidate) -> tuple[str, ...]:
+    """Attributes that may have its PCI address, by qualified name."""
+    return (*ADDRESSES, *(f"{device.driver}/{word}" for word in _OWN_ADDRESSES))
 
 
 def numa_node_of(device: Candidate) -> int | None:
@@ -177,7 +181,7 @@ def _find_numa_nodes(
             numas[gpu.id] = named[address]
         elif numas[gpu.id] is None and address:
             is_elsewhere = bool(near) and all(known.is_elsewhere(address) for known in near.values())
-            numas[gpu.id] = _ELSEWHERE if is_elsewhere else None
+            numas[gpu.id] = ELSEWHERE if is_elsewhere else None
     return numas
 
 

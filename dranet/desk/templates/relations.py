@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES
 from dranet.desk.templates import selectors
 from dranet.desk.templates.hardware import NodeHardware, Spot
-from dranet.desk.templates.places import ADDRESSES, NUMA_NODES, text_of
+from dranet.desk.templates.places import ADDRESSES, ELSEWHERE, NUMA_NODES, address_names, text_of
 from dranet.model import attributes as a
 
 _Key = Callable[[Spot], object]
@@ -33,6 +33,11 @@ class Group:
     name: str
     nic_selector: str
     gpu_selector: str
+    sizes: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """How many GPUs and NICs each node has of it."""
+
+    def has_room(self, gpus: int, nics: int) -> bool:
+        return any(size[0] >= gpus and size[1] >= nics for size in self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +188,7 @@ def _agrees(attribute: str, key: _Key, node: NodeHardware) -> bool:
 def _build_groups(kind: _Kind, nodes: Sequence[NodeHardware]) -> tuple[Group, ...]:
     """Every GPU in one group, by its PCI address, which must mean the same on each node; in one without NICs
     are those with an unknown place."""
-    attribute = gpu_address_attribute(nodes)
+    attribute = find_address_attribute(gpu for node in nodes for gpu in node.gpus)
     addresses: dict[object, set[str]] = defaultdict(set)
     nic_of: dict[object, Spot] = {}
     for node in nodes:
@@ -196,20 +201,47 @@ def _build_groups(kind: _Kind, nodes: Sequence[NodeHardware]) -> tuple[Group, ..
         return ()
     if kind.nic_selector is None:
         return ()
-    word = kind.name.removeprefix("same-")
     return tuple(
         Group(
-            f"{word}-other" if key is None else f"{word}-{number}",
+            f"{kind.name.removeprefix('same-')}-{_name_group(key, number)}",
             kind.nic_selector(nic_of[key]) if key in nic_of else "",
             selectors.address_is_one_of(addresses[key], attribute),
+            tuple((_count(kind, key, node.gpus), _count(kind, key, node.nics)) for node in nodes),
         )
         for number, key in enumerate(sorted(addresses, key=str))
     )
 
 
-def gpu_address_attribute(nodes: Iterable[NodeHardware]) -> str:
-    """The attribute with the PCI address that all GPUs and NICs publish; empty if no attribute does."""
-    spots = [spot for node in nodes for spot in (*node.gpus, *node.nics)]
-    return next(
-        (name for name in ADDRESSES if spots and all(text_of(spot.device, name) for spot in spots)), ""
-    )
+def _name_group(key: object, number: int) -> str:
+    """A NUMA node has its own number, and switches are counted."""
+    if key is None or key == ELSEWHERE:
+        return "other" if key is None else "far"
+    return str(key) if isinstance(key, int) else str(number)
+
+
+def _count(kind: _Kind, key: object, spots: Iterable[Spot]) -> int:
+    return sum(kind.key(spot) == key for spot in spots)
+
+
+def find_address_attribute(spots: Iterable[Spot]) -> str:
+    """The attribute with the PCI address that all of these publish; empty if no attribute does."""
+    devices = [spot.device for spot in spots]
+    names = dict.fromkeys(name for device in devices[:1] for name in address_names(device))
+    return next((name for name in names if all(text_of(device, name) for device in devices)), "")
+
+
+def find_unequal_attribute(nodes: Sequence[NodeHardware]) -> str:
+    """An attribute that all NICs and GPUs publish, and that no NIC has in common with a GPU: a constraint on
+    it keeps any two of them apart; empty if no attribute does."""
+    for name in (*ADDRESSES, a.STANDARD_PCIE_ROOT.qualified):
+        spots = [spot for node in nodes for spot in (*node.nics, *node.gpus)]
+        if spots and all(spot.device.elements(name) for spot in spots) and not any(map(_meet(name), nodes)):
+            return name
+    return ""
+
+
+def _meet(attribute: str) -> Callable[[NodeHardware], bool]:
+    def elements(spots: Iterable[Spot]) -> set[object]:
+        return {element for spot in spots for element in spot.device.elements(attribute) or ()}
+
+    return lambda node: not elements(node.nics).isdisjoint(elements(node.gpus))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
@@ -38,7 +38,7 @@ class RequestDefaults:
     gpu_selectors: tuple[str, ...] = ()
     """Every GPU request has them."""
     never_equal: str = ""
-    """An attribute that all devices have and no two have alike."""
+    """An attribute that all devices have, and that no NIC has in common with a GPU; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,16 @@ class Shape:
     relations: tuple[Relation, ...] = ()
     is_for_one_pod: bool = False
     """It names devices, so that a node can have one such pod only."""
+    is_by_chance: bool = False
+    """Nothing relates NICs and GPUs: their order in the slices decides."""
     apart: tuple[tuple[JsonObject, ...], ...] = field(default=())
     """More claims in addition to the first, each with its requests."""
     levels: frozenset[Distance] = frozenset()
     """It takes only NICs that publish one of these to their nearest GPU; empty: any NICs."""
     each_numa: int = 0
     """So many NICs of each NUMA node with GPUs; 0: of any."""
+    choices: Mapping[str, Shape] = field(default_factory=dict)
+    """Shapes for a pod to choose from, each with its name; then it has no requests of its own."""
 
     @property
     def fault(self) -> str:
@@ -72,6 +76,9 @@ class Shape:
             return (
                 f"it takes {alternatives} alternatives in a request, and there is room for {MAX_ALTERNATIVES}"
             )
+        faults = (choice.fault for choice in self.choices.values())
+        if fault := next(filter(None, faults), ""):
+            return fault
         for requests in (self.requests, *self.apart):
             if (size := sum(map(_count_of, requests))) > MAX_RESULTS:
                 return f"it takes {size} devices, and {MAX_RESULTS} are the most in a claim"
@@ -87,6 +94,16 @@ class Shape:
         if self.configs:
             devices["config"] = list(self.configs)
         return {"devices": devices}
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether any of the devices that its selectors match will do."""
+        return not (self.relations or self.choices or self.is_for_one_pod)
+
+    @property
+    def of_pods(self) -> tuple[Shape, ...]:
+        """One for each kind of pod."""
+        return tuple(self.choices.values()) or (self,)
 
     @property
     def specs(self) -> tuple[JsonObject, ...]:
@@ -127,7 +144,7 @@ def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[D
         )
     words = "/".join(level.name for level in sorted(wanted))
     title += f"; NICs that publish {words} to a GPU" if wanted else ""
-    return Shape(title, tuple(requests), levels=wanted)
+    return Shape(title, tuple(requests), levels=wanted, is_by_chance=gpus > 0 and not wanted)
 
 
 def on_each_numa_node(
@@ -147,6 +164,22 @@ def on_each_numa_node(
     ]
     title = f"{count_of(nics, 'NIC')} of each NUMA node with GPUs"
     return Shape(title, tuple(requests), levels=wanted, each_numa=nics)
+
+
+def by_group(
+    defaults: RequestDefaults, gpus: int, nics: int, relation: Relation, groups: Iterable[Group]
+) -> Shape:
+    """A claim of its own for each group: right where no constraint can keep the groups apart."""
+    choices = {}
+    for group in groups:
+        own = replace(
+            defaults,
+            nic_selectors=(*defaults.nic_selectors, group.nic_selector),
+            gpu_selectors=(*defaults.gpu_selectors, group.gpu_selector),
+        )
+        choices[group.name] = together(own, gpus, nics)
+    title = f"{count_of(len(choices), 'template')} to choose from: NICs and GPUs {relation.meaning}"
+    return Shape(title, (), choices=choices)
 
 
 def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, int]) -> Shape:
@@ -331,14 +364,26 @@ def name_interfaces(driver: str, requests: Iterable[str]) -> tuple[JsonObject, .
 
 def build_templates(request: ClaimRequest, shape: Shape) -> tuple[JsonObject, ...]:
     """One for each claim of the pod."""
-    names = _template_names(request, shape)
     return tuple(
         _object("resource.k8s.io/v1", "ResourceClaimTemplate", name, {"spec": spec}, request.namespace)
-        for name, spec in zip(names, shape.specs, strict=True)
+        for part in _name_choices(request, shape)
+        for name, spec in zip(_template_names(*part), part[1].specs, strict=True)
     )
 
 
-def build_pod(request: ClaimRequest, shape: Shape) -> JsonObject:
+def _name_choices(request: ClaimRequest, shape: Shape) -> Iterable[tuple[ClaimRequest, Shape]]:
+    """The shape, or each to choose from with the request for a name of its own."""
+    name = request.name or request.default_name
+    named = [(replace(request, name=f"{name}-{word}"), choice) for word, choice in shape.choices.items()]
+    return named or [(request, shape)]
+
+
+def build_pods(request: ClaimRequest, shape: Shape) -> tuple[JsonObject, ...]:
+    """One, or one for each template to choose from."""
+    return tuple(_build_pod(*part) for part in _name_choices(request, shape))
+
+
+def _build_pod(request: ClaimRequest, shape: Shape) -> JsonObject:
     """The container names every claim: that is what holds it back until its NICs are there."""
     templates = _template_names(request, shape)
     claims = ["devices"] if len(templates) == 1 else ["nics", "gpus"]

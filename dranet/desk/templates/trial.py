@@ -18,7 +18,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates.hardware import NodeHardware, Spot
 from dranet.desk.templates.places import DeviceId
 from dranet.desk.templates.shapes import Shape
-from dranet.model.facts import Distance
+from dranet.model.facts import Distance, distance
 
 Distances = tuple[Distance | None, ...]
 """Distances of the NICs of one pod to their GPUs, the nearest first."""
@@ -51,6 +51,10 @@ class Trial:
     """How many such pods the numbers of devices allow."""
     refusal: str = ""
     """Why not even one fits."""
+    pods_of_choices: tuple[int, ...] = ()
+    """How many of them have each of :attr:`~dranet.desk.templates.shapes.Shape.of_pods`."""
+    has_choice: bool = False
+    """The pod takes some of the GPUs, which are not all as far from every NIC."""
 
     @property
     def is_best_first(self) -> bool:
@@ -76,17 +80,28 @@ def try_shape(
         nics: likewise.
     """
     possible = min((len(hardware.gpus) // gpus if gpus else _MAX_PODS), len(hardware.nics) // nics, _MAX_PODS)
+    possible = 1 if shape.is_for_one_pod else possible
     pods: list[Pod] = []
     claims: list[JsonObject] = []
-    while len(pods) < (1 if shape.is_for_one_pod else possible):
+    unclaimed = hardware.gpus if hardware.has_all(gpus) else ()
+    refusal = ""
+    counts: list[int] = []
+    for choice in shape.of_pods:
+        before = len(pods)
         try:
-            new = _allocate(shape, hardware, classes, claims)
+            while len(pods) < possible:
+                new = _allocate(choice, hardware, classes, claims)
+                pods.append(_judge(new, hardware, claims, unclaimed))
+                claims += new
         except Unschedulable as error:
-            return Trial(hardware.name, tuple(pods), possible, "" if pods else str(error))
-        unclaimed = hardware.gpus if hardware.has_all(gpus) else ()
-        pods.append(_judge(new, hardware, claims, unclaimed))
-        claims += new
-    return Trial(hardware.name, tuple(pods), 1 if shape.is_for_one_pod else possible)
+            refusal = str(error)
+        counts.append(len(pods) - before)
+    has_choice = 0 < gpus < len(hardware.gpus) and len(_levels(hardware)) > 1
+    return Trial(hardware.name, tuple(pods), possible, "" if pods else refusal, tuple(counts), has_choice)
+
+
+def _levels(hardware: NodeHardware) -> set[Distance | None]:
+    return {distance(nic, gpu) for nic in hardware.nics for gpu in hardware.gpus}
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def alike(nic: Device, other: Device) -> bool:
 def test_what_claim_new_writes_is_told_as_aligned(layout: str, gpus: Gpus) -> None:
     machine = world(layout, gpus)
     choice = choose_claim(ClaimRequest(1, 1, rdma=True), read_hardware(machine.slices))
-    (template,) = choice.templates
+    (template,) = choice.first_templates
     body = {"metadata": {"namespace": "n", "name": "train"}, "spec": template["spec"]["spec"]}
     found = alignment_of(explained(machine, body, classes=list(classes_of(choice).values())))
 

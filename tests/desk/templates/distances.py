@@ -114,8 +114,7 @@ def allocate_choice(choice: Choice, machine: World, taken: Iterable[str] = ()) -
     """What a pod gets by the manifests alone, while others have the devices ``taken``."""
     claims = [
         {"metadata": {"namespace": "default", "name": o["metadata"]["name"]}, "spec": o["spec"]["spec"]}
-        for o in choice.manifests
-        if o["kind"] == "ResourceClaimTemplate"
+        for o in choice.first_templates
     ]
     in_use = InUse(frozenset(machine.ids(taken)))
     allocations = allocate(

@@ -298,7 +298,7 @@ def test_per_node_takes_every_gpu_and_every_nic_of_one_fabric_with_a_link(layout
 
 def test_more_devices_than_a_claim_takes_become_two_claims_of_one_pod() -> None:
     found = choice(world("aws-p5"), per_node=True)
-    spec = found.pod["spec"]
+    spec = found.pods[0]["spec"]
 
     assert [t["metadata"]["name"] for t in found.templates] == ["whole-node", "whole-node-gpus"]
     assert [c["name"] for c in spec["containers"][0]["resources"]["claims"]] == ["nics", "gpus"]
@@ -316,7 +316,7 @@ def test_several_gpus_share_more_memory_than_a_container_has_by_itself(
     ask: dict[str, Any], shares: bool
 ) -> None:
     found = choice(world("dgx-h100"), **ask)
-    spec = found.pod["spec"]
+    spec = found.pods[0]["spec"]
     (container,) = spec["containers"]
 
     assert [mount["mountPath"] for mount in container.get("volumeMounts", ())] == ["/dev/shm"] * shares

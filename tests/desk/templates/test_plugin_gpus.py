@@ -55,7 +55,7 @@ def choice(*machines: World, nodes: list[JsonObject] | None = None, **asked: Any
 
 
 def limits(found: Choice) -> dict[str, int]:
-    (container,) = found.pod["spec"]["containers"]
+    (container,) = found.pods[0]["spec"]["containers"]
     return dict(container["resources"].get("limits", {}))
 
 
@@ -83,7 +83,7 @@ def test_per_node_asks_for_every_gpu_and_the_nics_are_in_one_claim(asked: dict[s
     found = choice(plugin_world("aws-p5"), **asked)
 
     assert limits(found) == {NVIDIA: 8}
-    assert [claim["name"] for claim in found.pod["spec"]["resourceClaims"]] == ["devices"]
+    assert [claim["name"] for claim in found.pods[0]["spec"]["resourceClaims"]] == ["devices"]
     assert len(allocate_choice(found, plugin_world("aws-p5"))) == 32
 
 

@@ -206,7 +206,7 @@ def _allocate(choice: Choice, hardware: Hardware, node: Node, cluster: ClusterDe
     assumed = assumed_classes(choice.candidates.request, hardware)
     claims = [
         {"metadata": {**template["metadata"], "namespace": ""}, "spec": template["spec"]["spec"]}
-        for template in choice.templates
+        for template in choice.first_templates
     ]
     attempt = Attempt(claims, replace(cluster, classes={**assumed, **cluster.classes, **written}))
     outcome = attempt.on(node)
