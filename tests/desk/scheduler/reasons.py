@@ -20,10 +20,8 @@ INCOMPLETE_GIVEN = "devices of an incomplete pool are given; a request for all d
 INVALID_ENDS = "a pool with a device name twice ends the attempt; now it only has no devices"
 DISTINCT_IGNORED = "distinctAttribute is stored, and not looked at without DRAConsumableCapacity"
 NO_ORDER = "pools and slices come in no order, so that a selector that fails meets a device or does not"
-STAYS_NARROW = "a match of lists stays as narrow as the devices made it that were tried and put back"
-DISTINCT_FORGETS = (
-    "distinctAttribute remembers one value for each request, and loses it when a device is put back"
-)
+LISTS_UNKNOWN = "lists are stored, and no constraint knows them: they match nothing, and differ from all"
+DISTINCT_FORGETS = "distinctAttribute keeps one value for each request, and none when a device is put back"
 
 
 def find_reason(setting: Setting, one: Given, foretold: Foretold) -> str:
@@ -72,10 +70,11 @@ def _has_choice(outcome: Outcome) -> bool:
     return sum(len(pool.generation.slices) for pool in outcome.pools) > 1
 
 
-def _matches_lists(one: Given, foretold: Foretold) -> bool:
+def _compares_lists(one: Given, foretold: Foretold) -> bool:
     del foretold
     constraints = [c for claim in one.claims for c in claim["spec"]["devices"].get("constraints") or ()]
-    names = {c.get("matchAttribute", "").rpartition("/")[2] for c in constraints}
+    named = (c.get("matchAttribute") or c.get("distinctAttribute") or "" for c in constraints)
+    names = {name.rpartition("/")[2] for name in named}
     return any(
         attribute.rpartition("/")[2] in names and value.keys() & {"strings", "ints", "bools", "versions"}
         for entry in one.slices
@@ -92,6 +91,6 @@ _REASONS: dict[str, dict[str, Callable[[Given, Foretold], bool]]] = {
         DISTINCT_IGNORED: _asks_distinct,
         NO_ORDER: _depends_on_order,
     },
-    "1.36": {STAYS_NARROW: _matches_lists, DISTINCT_FORGETS: _asks_distinct},
+    "1.36": {LISTS_UNKNOWN: _compares_lists, DISTINCT_FORGETS: _asks_distinct},
 }
 """By version: what differs, and when it may."""
