@@ -141,6 +141,7 @@ def _alignment(alignment: Alignment | None) -> dict[str, Any] | None:
         ],
         "heldBy": list(alignment.holders),
         "fix": alignment.fix or None,
+        "assumption": alignment.assumption or None,
     }
 
 
@@ -407,6 +408,15 @@ def _render_alignment(alignment: Alignment | None, width: int, indent: str) -> I
     """The best possible, what would be better, and the claim that gets it."""
     if alignment is None:
         return
+    yield from _render_distances(alignment, width, indent)
+    if alignment.fix:
+        yield from _wrap(alignment.fix, width, f"{indent}do: ")
+    if alignment.assumption:
+        text = f"no attribute has the NUMA nodes of the GPUs; they are those of {alignment.assumption}"
+        yield from _wrap(text, width, f"{indent}assumed: ")
+
+
+def _render_distances(alignment: Alignment, width: int, indent: str) -> Iterator[str]:
     mine = format_distances(alignment.distances)
     if not alignment.better:
         known = " known" if None in alignment.best else ""
@@ -418,8 +428,6 @@ def _render_alignment(alignment: Alignment | None, width: int, indent: str) -> I
     best = format_distances(alignment.best)
     text = f"misaligned: {mine}, and {best} is the best of this node; {_names(pairs)} ({state})"
     yield from _wrap(text, width, indent)
-    if alignment.fix:
-        yield from _wrap(alignment.fix, width, f"{indent}do: ")
 
 
 def _indent(lines: Iterable[str]) -> Iterator[str]:

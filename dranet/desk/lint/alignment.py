@@ -15,7 +15,7 @@ from dranet.desk.lint.scope import Scope, claim_devices, covers
 from dranet.desk.templates.advice import describe_command, describe_constraint, describe_match
 from dranet.desk.templates.candidates import NotAvailable, find_candidates, gpu_class_name
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.hardware import Hardware, NodeHardware, is_gpu_driver, read_hardware
+from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot, is_gpu_driver, read_hardware
 from dranet.desk.templates.odds import alignment_odds
 from dranet.desk.templates.places import PLACES
 from dranet.desk.templates.request import ClaimRequest
@@ -52,30 +52,60 @@ def lint_pod_alignment(
         claims: name, path and spec of each claim of the pod.
         scope: what is known.
     """
+    demands = _read_claims(claims, scope)
+    if demands is None:
+        return
+    resources = tuple(read_resources(spec, path, scope))
+    every = (*demands, *(resource.demand for resource in resources))
+    gpus, nics = of_kind(every, DemandKind.GPU), of_kind(every, DemandKind.NIC)
+    if _is_free(gpus, nics):
+        is_of_plugin = any(resource.is_plugin for resource in resources)
+        judge = _find_chance if is_of_plugin else _find_apart
+        yield from judge(gpus, nics, scope)
+
+
+def _read_claims(
+    claims: Iterable[tuple[str, str, JsonObject | None]], scope: Scope
+) -> tuple[Demand, ...] | None:
+    """``None`` where a claim has both kinds: it is judged as a claim, and NICs of others are for another
+    purpose."""
     demands: list[Demand] = []
     for name, where, body in claims:
         found = read_demands(body or {}, where, scope)
         if len({demand.kind for demand in found}) > 1:
-            return  # NICs of other claims are for another purpose
+            return None
         demands += [demand._replace(name=f"claim {name}", path=where) for demand in found]
-    resources = tuple(read_resources(spec, path, scope))
-    demands += [resource.demand for resource in resources]
-    gpus, nics = of_kind(demands, DemandKind.GPU), of_kind(demands, DemandKind.NIC)
-    if not _is_free(gpus, nics):
-        return
-    is_of_plugin = any(resource.is_plugin for resource in resources)
-    luck = _find_luck(gpus, nics, scope, is_of_plugin=is_of_plugin)
-    if not luck.is_real:
-        return
-    better = suggest_claim(gpus, nics, scope)
-    one = f"one claim for both: {better}" if better else "no claim aligns them here"
-    if is_of_plugin:
-        text = f"the kubelet chooses {_names(gpus)} without regard to the NICs of {_names(nics)}{luck}"
-        fix = f"GPUs of a DRA driver, in {one}; or {_ALL}" if better else _ALL
-        yield LintFinding(rules.BY_CHANCE, nics[0].path, text, fix)
-    else:
+    return tuple(demands)
+
+
+def _find_apart(gpus: _Demands, nics: _Demands, scope: Scope) -> Iterator[LintFinding]:
+    luck = _find_luck(gpus, nics, scope)
+    if luck.is_real:
         text = f"no constraint can relate the GPUs of {_names(gpus)} and the NICs of {_names(nics)}{luck}"
-        yield LintFinding(rules.UNALIGNED, nics[0].path, text, one if better else f"{one}; {_ALL}")
+        better = suggest_claim(gpus, nics, scope)
+        fix = f"one claim for both: {better}" if better else f"no claim aligns them here; {_ALL}"
+        yield LintFinding(rules.UNALIGNED, nics[0].path, text, fix)
+
+
+def _find_chance(gpus: _Demands, nics: _Demands, scope: Scope) -> Iterator[LintFinding]:
+    """NICs of several NUMA nodes are meant for GPUs of any."""
+    is_on_several = len(frozenset().union(*(demand.numa_nodes for demand in nics))) > 1
+    luck = _find_luck(gpus, nics, scope, is_of_plugin=True)
+    if luck.is_real and not is_on_several:
+        text = f"the kubelet chooses {_names(gpus)} without regard to the NICs of {_names(nics)}{luck}"
+        better = suggest_claim(gpus, nics, scope)
+        one = [f"GPUs of a DRA driver, in one claim for both: {better}"] if better else []
+        ways = "; or ".join((*one, _ALL, _by_each_numa_node(gpus, nics)))
+        yield LintFinding(rules.BY_CHANCE, nics[0].path, text, ways)
+
+
+def _by_each_numa_node(gpus: _Demands, nics: _Demands) -> str:
+    request = ClaimRequest(_count(gpus), _count(nics), gpu_resource=gpus[0].name, each_numa=True)
+    return f"{describe_command(request)} takes NICs of each NUMA node"
+
+
+def _count(demands: _Demands) -> int:
+    return sum(demand.number or 0 for demand in demands)
 
 
 def suggest_claim(gpus: _Demands, nics: _Demands, scope: Scope, names: Sequence[str] = ("gpu", "nic")) -> str:
@@ -91,8 +121,7 @@ def suggest_claim(gpus: _Demands, nics: _Demands, scope: Scope, names: Sequence[
             return f"{command}, which reads the hardware"
         constraint = describe_match(STANDARD_PCIE_ROOT.qualified, names)
         return f"{constraint}; {command} writes what fits the hardware"
-    shape = choice.attempt.shape
-    if not shape.constraints and not shape.is_for_one_pod:
+    if not choice.attempt.shape.is_aligning:
         return ""
     return f"{command}: {describe_constraint(choice, names)}"
 
@@ -129,12 +158,14 @@ class _Luck:
     nics: int
     nodes: tuple[NodeHardware, ...]
     """One of each make that has them, with the devices that count; none where no slices are known."""
+    is_part: bool = False
+    """The GPUs are parts of GPUs."""
 
     @property
     def is_real(self) -> bool:
         """Whether the distances depend on which devices are taken."""
         if not self.nodes:
-            return self.gpus < _LEAST_WHOLE
+            return self.is_part or self.gpus < _LEAST_WHOLE
         partial = [node for node in self.nodes if len(node.gpus) > self.gpus]
         odds = [alignment_odds(node, self.gpus, self.nics) for node in partial]
         return any(one is None or one.chance < 1 for one in odds)
@@ -147,16 +178,31 @@ class _Luck:
 
 
 def _find_luck(gpus: _Demands, nics: _Demands, scope: Scope, *, is_of_plugin: bool = False) -> _Luck:
+    """Two parts that a plugin gives may be parts of one GPU, so that their odds are not known."""
     hardware = _read_hardware(gpus, scope)
     request = _read_request(gpus, nics, hardware)
     wanted = replace(request, gpus=0) if is_of_plugin else request
+    unknown = _Luck(request.gpus, request.nics, (), bool(request.gpu_part))
     try:
         candidates = find_candidates(wanted, hardware, {}, scope.classes)
     except NotAvailable:
-        return _Luck(request.gpus, request.nics, ())
-    makes = {node.makeup: node for node in map(_with_named_gpus, candidates.nodes)}
-    fitting = (node for node in makes.values() if len(node.gpus) >= request.gpus)
-    return _Luck(request.gpus, request.nics, tuple(fitting))
+        return unknown
+    if is_of_plugin and request.gpu_part and request.gpus > 1:
+        return unknown
+    nodes = (_narrow(_with_named_gpus(node), gpus, nics) for node in candidates.nodes)
+    makes = {node.makeup: node for node in nodes if len(node.gpus) >= request.gpus}
+    return replace(unknown, nodes=tuple(makes.values()))
+
+
+def _narrow(node: NodeHardware, gpus: _Demands, nics: _Demands) -> NodeHardware:
+    """With the devices that the requests match, where these are known."""
+    return replace(node, gpus=_choose(node.gpus, gpus), nics=_choose(node.nics, nics))
+
+
+def _choose(spots: tuple[Spot, ...], demands: _Demands) -> tuple[Spot, ...]:
+    matching = frozenset().union(*(demand.devices for demand in demands))
+    known = all(demand.devices for demand in demands)
+    return tuple(spot for spot in spots if not known or str(spot.device) in matching)
 
 
 def _with_named_gpus(node: NodeHardware) -> NodeHardware:
@@ -167,11 +213,13 @@ def _with_named_gpus(node: NodeHardware) -> NodeHardware:
 def _read_request(gpus: _Demands, nics: _Demands, hardware: Hardware) -> ClaimRequest:
     """In numbers, with the classes that are not the usual ones."""
     request = ClaimRequest(
-        sum(demand.number or 0 for demand in gpus),
-        sum(demand.number or 0 for demand in nics),
+        _count(gpus),
+        _count(nics),
         rdma=True if all(demand.is_rdma for demand in nics) else None,
+        gpu_part=next((demand.part for demand in gpus if demand.part), ""),
     )
-    usual = {gpu_class_name(request, hardware), "dranet-gpu", *(demand.driver for demand in gpus), ""}
+    known = {gpu_class_name(request, hardware), *(demand.driver for demand in gpus)}
+    usual = known | {"", "dranet-gpu", *(("mig.nvidia.com",) if request.gpu_part else ())}
     for name in {demand.device_class for demand in gpus} - usual:
         request = replace(request, gpu_class=name)
     for name in {demand.device_class for demand in nics} - {"dranet-nic", "dranet-rdma"}:
@@ -180,12 +228,13 @@ def _read_request(gpus: _Demands, nics: _Demands, hardware: Hardware) -> ClaimRe
 
 
 def _read_hardware(gpus: _Demands, scope: Scope) -> Hardware:
-    """That of the slices, with the GPUs of the requests' driver; read once for each driver."""
+    """That of the slices, with the GPUs of the requests' driver; read once for each driver and profile."""
     driver = next((demand.driver for demand in gpus if demand.driver), "")
-    if driver not in scope.hardware:
+    part = next((demand.part for demand in gpus if demand.part and demand.driver), "")
+    if (driver, part) not in scope.hardware:
         kept = (s for s in scope.slices if not driver or _is_wanted(s["spec"]["driver"], driver))
-        scope.hardware[driver] = read_hardware(tuple(kept))
-    return scope.hardware[driver]
+        scope.hardware[driver, part] = read_hardware(tuple(kept), gpu_part=part)
+    return scope.hardware[driver, part]
 
 
 def _is_wanted(driver: str, gpu_driver: str) -> bool:

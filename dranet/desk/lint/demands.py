@@ -15,18 +15,21 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint.parameters import brings_rdma, kinds_of
 from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, iter_alternatives
 from dranet.desk.lint.selectors import (
+    Placed,
     class_selectors,
-    find_compared,
     find_used,
+    find_values,
     match_all,
     request_selectors,
 )
-from dranet.desk.templates.hardware import is_gpu_driver
+from dranet.desk.templates.hardware import PROFILES, is_gpu_driver
 from dranet.model.attributes import RDMA, TYPE
 from dranet.model.device import DeviceKind, find_resource_vendor
 
 _GPU_CLASSES = {"dranet-gpu": "", "mig.nvidia.com": "gpu.nvidia.com", "vfio.gpu.nvidia.com": "gpu.nvidia.com"}
 """Class -> driver, where it has another name; ours is empty."""
+_PART_CLASSES = frozenset({"mig.nvidia.com"})
+UNKNOWN_PART = "PROFILE"
 _NIC_CLASSES = frozenset({"dranet-nic", "dranet-rdma"})
 _DRIVER = re.compile(r"""["'](gpu\.[\w.-]+)["']""", re.ASCII)
 _PLACES = frozenset(
@@ -54,11 +57,51 @@ class Demand(NamedTuple):
     device_class: str
     driver: str = ""
     """The GPUs' driver, where it is known."""
+    part: str = ""
+    """Profile of the parts of GPUs; ``PROFILE`` where it is not known which."""
     is_placed: bool = False
     """A selector names the device or its place."""
     is_rdma: bool = False
+    numa_nodes: frozenset[object] = frozenset()
+    """Those that selectors name."""
     alternatives: tuple[str, ...] = ()
     """By which constraints name them."""
+    devices: frozenset[str] = frozenset()
+    """The given devices that match, as ``driver/pool/device``; empty where they are not known."""
+
+
+class _Look(NamedTuple):
+    """An alternative with its selectors, those of its class first."""
+
+    alternative: Alternative
+    selectors: tuple[Placed, ...]
+    is_known: bool
+    """These are all that there are, and they compile."""
+    matching: tuple[Sample, ...]
+    """The given devices that pass them; none where they are not known."""
+
+    @property
+    def class_name(self) -> str:
+        return self.alternative.class_name
+
+    @property
+    def values(self) -> dict[str, object]:
+        """What the selectors compare attributes with."""
+        return {name: value for one in self.selectors for name, value in find_values(one).items()}
+
+
+def _look(alternative: Alternative, scope: Scope) -> _Look:
+    of_class, is_known = class_selectors(alternative.class_name, scope)
+    own = request_selectors(alternative)
+    placed = (*of_class, *(own or ()))
+    is_known = is_known and own is not None
+    matching = (sample for sample in scope.devices if match_all(placed, sample)) if is_known else ()
+    return _Look(alternative, placed, is_known, tuple(matching))
+
+
+def find_matching(alternative: Alternative, scope: Scope) -> tuple[Sample, ...]:
+    """The given devices that an alternative may get; none where a selector is not known."""
+    return _look(alternative, scope).matching
 
 
 def read_demands(spec: JsonObject, path: str, scope: Scope) -> tuple[Demand, ...]:
@@ -72,41 +115,60 @@ def read_demands(spec: JsonObject, path: str, scope: Scope) -> tuple[Demand, ...
 
 def read_demand(name: str, alternatives: Sequence[Alternative], scope: Scope) -> Demand | None:
     """What one request asks for; ``None`` if that is neither, or may be both."""
-    kinds = {_kind_of(alternative, scope) for alternative in alternatives}
+    looks = [_look(alternative, scope) for alternative in alternatives]
+    kinds = {_kind_of(look, scope) for look in looks}
     kind, driver = kinds.pop()
     if kinds or kind is None:
         return None
     numbers = [alternative.number for alternative in alternatives]
-    first = alternatives[0]
+    numas = {value for look in looks for key, value in look.values.items() if key.endswith("/numaNode")}
     return Demand(
         kind,
         name,
-        first.path,
+        looks[0].alternative.path,
         None if None in numbers else min(number or 1 for number in numbers),
-        first.class_name,
+        looks[0].class_name,
         driver,
-        all(_is_placed(alternative, scope) for alternative in alternatives),
-        kind is DemandKind.NIC and all(_is_rdma(alternative, scope) for alternative in alternatives),
-        tuple(alternative.name for alternative in alternatives),
+        part=_find_part(looks[0], driver),
+        is_placed=all(map(_is_placed, looks)),
+        is_rdma=kind is DemandKind.NIC and all(_is_rdma(look, scope) for look in looks),
+        numa_nodes=frozenset(numas),
+        alternatives=tuple(alternative.name for alternative in alternatives),
+        devices=frozenset(sample.label for look in looks for sample in look.matching),
     )
 
 
-def _kind_of(alternative: Alternative, scope: Scope) -> tuple[DemandKind | None, str]:
+def _kind_of(look: _Look, scope: Scope) -> tuple[DemandKind | None, str]:
     """With the driver of GPUs."""
-    of_class, is_known = class_selectors(alternative.class_name, scope)
-    own = request_selectors(alternative)
-    if not is_known or own is None:
-        return _kind_by_name(alternative.class_name, scope)
-    matching = [sample for sample in scope.devices if match_all((*of_class, *own), sample)]
-    if matching:
-        found = {_kind_of_sample(sample) for sample in matching}
+    if not look.is_known:
+        return _kind_by_name(look.class_name, scope)
+    if look.matching:
+        found = {_kind_of_sample(sample) for sample in look.matching}
         return found.pop() if len(found) == 1 else (None, "")
-    ours = kinds_of(alternative, scope)
+    ours = kinds_of(look.alternative, scope)
     if ours:
         return (DemandKind.GPU, scope.driver) if ours == {DeviceKind.GPU} else _nic_unless_gpu(ours)
-    texts = expressions(scope.classes[alternative.class_name].get("spec") or {})
-    named = next(filter(None, map(_DRIVER.search, [*texts, *expressions(alternative.demand)])), None)
-    return (DemandKind.GPU, named[1]) if named else (None, "")
+    texts = expressions(scope.classes[look.class_name].get("spec") or {})
+    named = map(_DRIVER.search, [*texts, *expressions(look.alternative.demand)])
+    driver = next((match[1] for match in named if match), "")
+    return (DemandKind.GPU, driver) if driver else (None, "")
+
+
+def _find_part(look: _Look, driver: str) -> str:
+    """By a selector, by the devices that match, or by the class; empty for whole GPUs and NICs."""
+    attribute = f"{driver}/{PROFILES.get(driver, '')}"
+    if named := look.values.get(attribute):
+        return str(named)
+    found = {sample.attributes.get(attribute) for sample in look.matching if not _is_whole(sample)}
+    if len(found) == 1:
+        return str(found.pop() or UNKNOWN_PART)
+    return UNKNOWN_PART if found or look.class_name in _PART_CLASSES else ""
+
+
+def _is_whole(sample: Sample) -> bool:
+    """A NIC counts as whole."""
+    kind = str(sample.attributes.get(f"{sample.driver}/type") or "gpu")
+    return "gpu" in kind and "partition" not in kind
 
 
 def _nic_unless_gpu(kinds: frozenset[DeviceKind]) -> tuple[DemandKind | None, str]:
@@ -128,16 +190,13 @@ def _kind_of_sample(sample: Sample) -> tuple[DemandKind | None, str]:
     return (DemandKind.GPU, sample.driver) if is_gpu_driver(sample.driver) else (None, "")
 
 
-def _is_placed(alternative: Alternative, scope: Scope) -> bool:
-    of_class, _ = class_selectors(alternative.class_name, scope)
-    placed = (*of_class, *(request_selectors(alternative) or ()))
-    return any(_PLACES & find_compared(one) or _NEAR_GPUS & find_used(one) for one in placed)
+def _is_placed(look: _Look) -> bool:
+    names = {name.rpartition("/")[2] for name in look.values}
+    return bool(_PLACES & names) or any(_NEAR_GPUS & find_used(one) for one in look.selectors)
 
 
-def _is_rdma(alternative: Alternative, scope: Scope) -> bool:
-    if class_selectors(alternative.class_name, scope)[1]:
-        return brings_rdma(alternative, scope)
-    return alternative.class_name == "dranet-rdma"
+def _is_rdma(look: _Look, scope: Scope) -> bool:
+    return brings_rdma(look.alternative, scope) if look.is_known else look.class_name == "dranet-rdma"
 
 
 # --- extended resources --------------------------------------------------------------------------------
@@ -161,7 +220,8 @@ def read_resources(spec: JsonObject, path: str, scope: Scope) -> Iterator[PodRes
             if demand is not None:
                 yield PodResource(demand._replace(number=number), is_plugin=False)
         elif find_resource_vendor(resource):
-            yield PodResource(Demand(DemandKind.GPU, resource, path, number, ""), is_plugin=True)
+            part = resource.partition("/mig-")[2]
+            yield PodResource(Demand(DemandKind.GPU, resource, path, number, "", part=part), is_plugin=True)
 
 
 def _count_resources(spec: JsonObject) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import suggest_claim
-from dranet.desk.lint.demands import DemandKind, of_kind, read_demand
+from dranet.desk.lint.demands import DemandKind, find_matching, of_kind, read_demand
 from dranet.desk.lint.rules import LintFinding, show, suggest
 from dranet.desk.lint.scope import (
     Alternative,
@@ -19,7 +19,6 @@ from dranet.desk.lint.scope import (
     expressions,
     iter_alternatives,
 )
-from dranet.desk.lint.selectors import class_selectors, match_all, request_selectors
 from dranet.model.attributes import CATALOGUE
 
 _KNOWN = frozenset(attribute.qualified for attribute in CATALOGUE)
@@ -136,10 +135,10 @@ def _find_never_shared(
     requests = {one.name for one in covered}
     if len(requests) < 2 or any("/" in name for name in requests):
         return
-    matching = [_find_matching(one, scope) for one in covered]
+    matching = [find_matching(one, scope) for one in covered]
     if not all(matching):
         return
-    shared = set.intersection(*(_values_by_node(found or (), attribute) for found in matching))
+    shared = set.intersection(*(_values_by_node(found, attribute) for found in matching))
     if not shared:
         names = ", ".join(one.name for one in covered)
         text = f"no node has devices for {names} with one value of {attribute}"
@@ -153,15 +152,6 @@ def _suggest_other(covered: Sequence[Alternative], scope: Scope) -> str:
     if gpus and nics:
         return suggest_claim(gpus, nics, scope, [demand.name for demand in (*gpus, *nics)])
     return "let a claim fall back: dranet claim new writes a ladder of alternatives"
-
-
-def _find_matching(alternative: Alternative, scope: Scope) -> tuple[Sample, ...] | None:
-    """The given devices that match; ``None`` where a selector is not known."""
-    of_class, is_known = class_selectors(alternative.class_name, scope)
-    own = request_selectors(alternative)
-    if not is_known or own is None:
-        return None
-    return tuple(sample for sample in scope.devices if match_all((*of_class, *own), sample))
 
 
 def _values_by_node(samples: Sequence[Sample], attribute: str) -> set[tuple[str, Any]]:

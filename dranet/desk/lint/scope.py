@@ -187,8 +187,8 @@ class Scope(Struct, frozen=True, dict=True):
     is_live: bool = False
 
     @cached_property
-    def hardware(self) -> dict[str, Hardware]:
-        """What was read of the slices so far, by the driver of the GPUs."""
+    def hardware(self) -> dict[tuple[str, str], Hardware]:
+        """What was read of the slices so far, by the driver of the GPUs and the profile of their parts."""
         return {}
 
 

@@ -142,13 +142,13 @@ def request_selectors(alternative: Alternative) -> tuple[Placed, ...] | None:
     return tuple(Placed(alternative.path, selector) for selector in compiled)
 
 
-def find_compared(placed: Placed) -> frozenset[str]:
-    """Names, without their domains, of the attributes that must have a certain value."""
-    return frozenset(name.rpartition("/")[2] for name in _comparisons(placed.selector))
+def find_values(placed: Placed) -> Mapping[str, object]:
+    """A value that satisfies the selector, for each attribute that it compares, by qualified name."""
+    return _comparisons(placed.selector)
 
 
 def find_used(placed: Placed) -> frozenset[str]:
-    """Likewise of all that the selector looks at."""
+    """Names, without their domains, of the attributes that the selector looks at."""
     return frozenset(use.name for use in _uses(placed.selector) if use.table == "attributes")
 
 

@@ -12,6 +12,9 @@ def describe_command(request: ClaimRequest) -> str:
     """The command that writes the claim."""
     words = ["dranet claim new", f"--gpus {request.gpus} --nics {request.nics}"]
     words += ["--no-rdma"] if request.rdma is False else []
+    words += [f"--gpu-resource {request.gpu_resource}"] if request.gpu_resource else []
+    words += ["--each-numa"] if request.each_numa else []
+    words += [f"--gpu-part {request.gpu_part}"] if request.gpu_part else []
     words += [f"--gpu-class {request.gpu_class}"] if request.gpu_class else []
     words += [f"--class {request.nic_class}"] if request.nic_class else []
     return " ".join(words)

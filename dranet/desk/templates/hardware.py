@@ -294,9 +294,11 @@ def _read_node(
     nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
     gpus = [device for device in free if device.driver == gpu_driver and is_gpu_or_part(device)]
     named = _name_gpus(node, nics, [device for device in devices if is_gpu_or_part(device)])
-    assumption = _assume(nics, gpus)
+    assumption = assume_places(nics, gpus)
     numas = assumption.numa_nodes if assumption else {}
-    places = locate(nics, [*gpus, *named], {gpu.id: numas[address_of(gpu)] for gpu in gpus if numas})
+    places = locate(
+        nics, [*gpus, *named], {gpu.id: numas[at] for gpu in gpus if (at := address_of(gpu)) in numas}
+    )
     nic_spots, gpu_spots, named_spots = (
         tuple(Spot(device, places[device.id]) for device in kind) for kind in (nics, gpus, named)
     )
@@ -318,7 +320,7 @@ def _name_gpus(node: Node, nics: Sequence[Candidate], gpus: Sequence[Candidate])
     return _candidates(inventory.pools_for(node))
 
 
-def _assume(nics: Iterable[Candidate], gpus: Iterable[Candidate]) -> Assumption | None:
+def assume_places(nics: Iterable[Candidate], gpus: Iterable[Candidate]) -> Assumption | None:
     """Only where neither the NICs nor the GPUs publish anything about the place of a GPU."""
     lost = [gpu for gpu in gpus if numa_node_of(gpu) is None]
     if not lost or any(read_near_gpus(nic).distance is not None for nic in nics):

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.templates.hardware import Spot, is_gpu_or_part, is_network_device
+from dranet.desk.templates.hardware import Spot, assume_places, is_gpu_or_part, is_network_device
 from dranet.desk.templates.places import PLACES, DeviceId, Place, address_of, locate, text_of
+from dranet.desk.templates.platforms import Assumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class NodeSpots:
 
     nics: Mapping[DeviceId, Spot]
     gpus: Mapping[DeviceId, Spot]
+    assumption: Assumption | None = None
+    """Where no attribute has the NUMA nodes of the GPUs."""
 
 
 def find_spots(devices: Iterable[Candidate]) -> NodeSpots:
@@ -31,11 +34,16 @@ def find_spots(devices: Iterable[Candidate]) -> NodeSpots:
         address = address_of(gpu)
         if address and _count_places(gpu) > (_count_places(whole[address]) if address in whole else -1):
             whole[address] = gpu
-    places = locate(nics, list(whole.values()))
+    assumption = assume_places(nics, whole.values())
+    numas = assumption.numa_nodes if assumption else {}
+    places = locate(
+        nics, list(whole.values()), {gpu.id: numas[at] for at, gpu in whole.items() if at in numas}
+    )
     at = {address: places[gpu.id] for address, gpu in whole.items()}
     return NodeSpots(
         {nic.id: Spot(nic, places[nic.id]) for nic in nics},
         {gpu.id: Spot(gpu, at.get(addresses[gpu.id], Place())) for gpu in gpus},
+        assumption,
     )
 
 

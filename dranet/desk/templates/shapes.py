@@ -65,6 +65,11 @@ class Shape:
     """Shapes for a pod to choose from, each with its name; then it has no requests of its own."""
 
     @property
+    def is_aligning(self) -> bool:
+        """Whether the distances do not depend on which of several devices are free."""
+        return bool(self.constraints or self.levels) or self.is_for_one_pod
+
+    @property
     def fault(self) -> str:
         """Why the API server or the scheduler would never take it; empty if nothing speaks against it."""
         alternatives = max((len(r.get("firstAvailable", ())) for r in self.requests), default=0)
@@ -194,7 +199,8 @@ def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, in
         for level, number in sorted(numbers.items())
     ]
     taken = (_exactly("gpus", defaults.gpu_class, gpus, defaults.gpu_selectors),) if gpus else ()
-    return Shape("all GPUs, and so many NICs of each distance to them", (*nics, *taken))
+    title = "all GPUs, and so many NICs of each distance to them"
+    return Shape(title, (*nics, *taken), levels=frozenset(numbers))
 
 
 def everything(defaults: RequestDefaults, *, gpus: bool, apart: bool) -> Shape:

@@ -17,7 +17,7 @@ from dranet.desk.templates.request import ClaimRequest
 from dranet.model.device import Device
 from dranet.model.facts import Distance, distance
 from tests.data import gpu_drivers
-from tests.data.layouts import CLAIMED_LAYOUTS
+from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus
 from tests.desk.templates.distances import classes_of, has_rdma
 from tests.desk.templates.layout_clusters import Gpus, World, world
 
@@ -233,6 +233,63 @@ def test_a_mig_device_is_where_its_gpu_is_and_two_of_one_gpu_count_once(without:
     assert found.distances == (PIX, SYS)
     assert {device.pair.gpu[2] for device in found.taken if device.pair} == {names[0]}
     assert found.fix == ""
+
+
+@pytest.mark.parametrize(
+    ("layout", "profile"), [("dgx-h100", "3g.40gb"), ("mi300x", "cpx_nps1")], ids=["MIG", "AMD"]
+)
+def test_the_fix_for_a_part_names_its_profile(layout: str, profile: str) -> None:
+    machine = world(layout, Gpus.VENDOR)
+    gpus, driver = read_gpus(layout), machine.gpu_driver
+    parts = [part for gpu in gpus for part in cut(gpu)]
+    slices = (machine.slices[0], gpu_drivers.build_slice(driver, "node-1", parts))
+    far = next(nic for nic in machine.nics.values() if distance(nic, gpus[0]) is SYS and has_rdma_itself(nic))
+    got = [("gpu", driver, "node-1", parts[0]["name"]), ("nic", "dra.net", "node-1", far.name)]
+    classes = [*CLASSES, *gpu_drivers.device_classes()]
+    body = claim(got=got)
+    view = ClusterView(slices, classes, [body])
+    found = explain(Subject("claim", "n/train", (WantedClaim(body),)), view).alignment
+
+    assert found is not None
+    assert found.distances == (SYS,)
+    assert f"dranet claim new --gpus 1 --nics 1 --gpu-part {profile} writes a claim that gets " in found.fix
+
+
+def cut(gpu: Device) -> list[Json]:
+    """A MIG device, or all partitions of a GPU of AMD."""
+    if gpu_drivers.driver_of(gpu) is gpu_drivers.Driver.AMD:
+        return gpu_drivers.amd_partitions(gpu)
+    return [gpu_drivers.nvidia_mig_0_4(gpu, gpu_drivers.MIG_3G, 0)]
+
+
+def has_rdma_itself(nic: Device) -> bool:
+    return nic.attributes.get("dra.net/rdma") is True
+
+
+def without_gpus(nic: Json) -> Json:
+    kept = {name: value for name, value in nic["attributes"].items() if "Gpu" not in name}
+    return {**nic, "attributes": kept}
+
+
+def test_next_to_nics_of_dranet_the_numa_nodes_of_gpus_are_assumed_and_that_is_said() -> None:
+    """DraNet publishes nothing about GPUs."""
+    machine = world("oci-gb200", Gpus.VENDOR)
+    nics, gpus = machine.slices
+    said = ("nearestGpus", "nearestGpuDistance", "numaNodeGpus", "nearestGpus2", "numaNodeGpus2")
+    devices = [
+        {
+            **device,
+            "attributes": {k: v for k, v in device["attributes"].items() if k.split("/")[-1] not in said},
+        }
+        for device in nics["spec"]["devices"]
+    ]
+    silent = {**nics, "spec": {**nics["spec"], "devices": devices}}
+    for slices, assumption in ((machine.slices, ""), ((silent, gpus), "NVIDIA Grace")):
+        body = claim(request("gpu"), request("nic"))
+        found = alignment_of(explained(World("node-1", slices, {}, {}), body))
+        assert (found.distances, found.best) == ((NODE,), (NODE,))
+        assert found.assumption.startswith(assumption)
+        assert bool(found.assumption) is bool(assumption)
 
 
 def test_nodes_with_other_distances_are_other_stories() -> None:

@@ -649,6 +649,7 @@ def test_programs_get_the_distances_too(explained: Explain) -> None:
             }
         ],
         "heldBy": [],
+        "assumption": None,
     }
     assert fix.startswith("dranet claim new --gpus 1 --nics 1 ")
 

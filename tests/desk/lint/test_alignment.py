@@ -11,7 +11,7 @@ from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from tests.data import gpu_drivers
-from tests.data.layouts import CLAIMED_LAYOUTS
+from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus
 from tests.desk.lint.objects import OURS, claim, device_class, pod, request, scope, selectors, template
 from tests.desk.templates.distances import classes_of, has_rdma
 from tests.desk.templates.layout_clusters import Gpus, World, world
@@ -205,6 +205,51 @@ def test_the_gpus_of_another_driver_do_not_decide() -> None:
         assert finding.text.endswith("; by chance PIX in 1/10, NODE in 2/5, SYS in 1/2 on node-1"), name
 
 
+MIG = {
+    "by its class": request("gpu", device_class="mig.nvidia.com"),
+    "by a profile": request(
+        "gpu", 'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"', device_class="mig.nvidia.com"
+    ),
+}
+
+
+def with_mig(*profiles: gpu_drivers.Mig) -> World:
+    """A DGX H100 whose GPUs are all cut into these parts."""
+    gpus, ours = read_gpus("dgx-h100"), world("dgx-h100", Gpus.VENDOR)
+    parts = [gpu_drivers.nvidia_mig_0_4(gpu, mig, mig.starts[0]) for gpu in gpus for mig in profiles]
+    slices = (ours.slices[0], gpu_drivers.build_slice("gpu.nvidia.com", "node-1", parts))
+    return World("node-1", slices, {}, {})
+
+
+@pytest.mark.parametrize("asked", MIG)
+def test_mig_devices_are_as_their_gpus_and_the_claim_for_their_profile_is_named(asked: str) -> None:
+    body = claim(MIG[asked], request("nic"))
+    (finding,) = found(body, known(with_mig(gpu_drivers.MIG_1G)))
+
+    assert finding.text.endswith("; by chance PIX in 1/10, NODE in 2/5, SYS in 1/2 on node-1")
+    assert finding.fix == (
+        "dranet claim new --gpus 1 --nics 1 --gpu-part 1g.10gb --class nic: "
+        f"constraints: [{{matchAttribute: {ROOT}, requests: [gpu, nic]}}]"
+    )
+
+
+@pytest.mark.parametrize(("asked", "profile"), [("by its class", "PROFILE"), ("by a profile", "1g.10gb")])
+def test_without_slices_the_profile_is_that_of_the_selector(asked: str, profile: str) -> None:
+    (finding,) = found(claim(MIG[asked], request("nic")), scope(NIC, VENDORS["mig.nvidia.com"]))
+
+    assert f"dranet claim new --gpus 1 --nics 1 --gpu-part {profile} --class nic writes" in finding.fix
+
+
+def test_of_several_profiles_none_is_named_and_many_parts_are_no_whole_node() -> None:
+    both = with_mig(gpu_drivers.MIG_1G, gpu_drivers.MIG_3G)
+    (finding,) = found(pair("mig.nvidia.com", 8, 8), known(both))
+
+    assert (
+        finding.fix
+        == "dranet claim new --gpus 8 --nics 8 --gpu-part PROFILE --class nic, which reads the hardware"
+    )
+
+
 def test_a_constraint_that_is_never_met_names_the_claim_that_is() -> None:
     machine = world("azure-nd-h100-v5", Gpus.VENDOR)
     body = pair("gpu.nvidia.com", constraints=constraint("gpu", "nic"))
@@ -263,7 +308,29 @@ def test_gpus_of_a_device_plugin_are_chance(resource: str) -> None:
     assert finding.rule.name == "alignment-by-chance"
     assert finding.text == f"the kubelet chooses {resource} without regard to the NICs of claim nics"
     assert finding.fix.startswith("GPUs of a DRA driver, in one claim for both: ")
-    assert finding.fix.endswith("; or dranet claim new --per-node takes all GPUs and NICs of a node")
+    _, whole, each = finding.fix.split("; or ")
+    assert whole == "dranet claim new --per-node takes all GPUs and NICs of a node"
+    command = f"dranet claim new --gpus 1 --nics 1 --gpu-resource {resource} --each-numa"
+    assert each == f"{command} takes NICs of each NUMA node"
+
+
+def test_nics_of_several_numa_nodes_are_meant_for_gpus_of_any() -> None:
+    numa = 'device.attributes["resource.kubernetes.io"].?numaNode.orValue(-1) == {}'
+    on_each = template(*(request(f"numa-{n}", numa.format(n)) for n in (0, 1)), name="nics")
+    on_one = template(request("nic", numa.format(0)), name="nics")
+    body = with_limits(*uses("nics"), **{"nvidia.com/gpu": 1})
+
+    assert found(body, scope(NIC, on_each)) == []
+    assert len(found(body, scope(NIC, on_one))) == 1
+
+
+def test_only_the_nics_that_a_request_selects_count_for_the_odds() -> None:
+    near = 'device.attributes["dra.net"].?nearestGpuDistance.orValue("") == "PIX"'
+    machine = world("dgx-h100", Gpus.VENDOR)
+    body = claim(request("gpu", device_class="gpu.nvidia.com"), request("nic", near))
+    (finding,) = found(body, known(machine))
+
+    assert finding.text.endswith("; by chance PIX in 1/8, NODE in 3/8, SYS in 1/2 on node-1")
 
 
 def test_init_containers_and_requests_count_as_well() -> None:

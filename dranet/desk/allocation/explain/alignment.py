@@ -20,7 +20,7 @@ from dranet.desk.allocation.pools import Inventory, Pool
 from dranet.desk.templates.advice import describe_command, describe_constraint
 from dranet.desk.templates.candidates import NotAvailable, assumed_classes
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import Hardware, Spot, is_gpu, read_hardware
+from dranet.desk.templates.hardware import Hardware, Spot, is_gpu, profile_of, read_hardware
 from dranet.desk.templates.node_spots import NodeSpots, find_spots
 from dranet.desk.templates.notes import format_distances
 from dranet.desk.templates.places import text_of
@@ -76,14 +76,19 @@ def align(taken: Taken, spots: NodeSpots, in_use: InUse) -> Alignment | None:
             by_network[_network_of(spots.nics[device.id])].append(index)
     if not gpus or not by_network:
         return None
-    paired, compared = list(taken), []
+    paired = list(taken)
+    compared: list[tuple[_Choices, tuple[DevicePair, ...]]] = []
     for indexes in by_network.values():
         choices = _find_choices([spots.nics[taken[index].id] for index in indexes], gpus, used, spots)
         pairs = choices.pair()
         compared.append((choices, pairs))
         for index, found in zip(indexes, pairs, strict=True):
             paired[index] = replace(taken[index], pair=found)
-    return _compare(tuple(paired), compared, in_use)
+    alignment = _compare(tuple(paired), compared, in_use)
+    if spots.assumption is None:
+        return alignment
+    platform = spots.assumption.platform
+    return replace(alignment, assumption=f"{platform.name}, by {platform.source}")
 
 
 def _network_of(nic: Spot) -> object:
@@ -170,14 +175,15 @@ def find_fix(alignment: Alignment, node: Node, cluster: ClusterDevices) -> str:
         return ""
     drivers = {device.id[0] for device in taken}
     slices = [entry for entry in cluster.slices if entry["spec"]["driver"] in drivers]
-    hardware = read_hardware(slices, [{"metadata": {"name": node.name, "labels": node.labels}}], [node.name])
+    nodes = [{"metadata": {"name": node.name, "labels": node.labels}}]
+    hardware = read_hardware(slices, nodes, [node.name], request.gpu_part)
     try:
         choice = choose_claim(request, hardware, cluster.classes)
         got = align(_allocate(choice, hardware, node, _without(cluster, taken)), spots, InUse())
     except (AllocationError, NotAvailable):
         return ""
     found = got.distances if got else choice.attempt.trials[0].pods[0].distances
-    if rank(found) >= rank(alignment.distances):
+    if rank(found) >= rank(alignment.distances) or not choice.attempt.shape.is_aligning:
         return ""
     one = "one claim for all: " if len({device.claim for device in taken}) > 1 else ""
     how = f"writes a claim that {'gets' if got else 'waits for'} {format_distances(found)}"
@@ -193,11 +199,15 @@ def _read_request(taken: Taken, spots: NodeSpots) -> ClaimRequest | None:
     nics = [spots.nics[device.id] for device in used if device.id in spots.nics]
     gpus = [spots.gpus[device.id] for device in used if device.id in spots.gpus]
     has_pair_and_more = with_nics & with_gpus and with_nics - with_gpus
-    is_whole = all(is_gpu(gpu.device) for gpu in gpus) and not any(nic.device.shared for nic in nics)
-    kinds = len({nic.has_rdma for nic in nics}), len(set(map(_kind_of, gpus)))
-    if has_pair_and_more or not is_whole or kinds != (1, 1):
+    is_known = all(is_gpu(gpu.device) or profile_of(gpu.device) for gpu in gpus)
+    is_one_kind = (
+        len({(nic.has_rdma, nic.device.shared) for nic in nics}) == 1
+        and len({(gpu.device.driver, profile_of(gpu.device)) for gpu in gpus}) == 1
+    )
+    if has_pair_and_more or not is_known or not is_one_kind or nics[0].device.shared:
         return None
-    return ClaimRequest(len(gpus), len(nics), rdma=nics[0].has_rdma)
+    part = profile_of(gpus[0].device)
+    return ClaimRequest(len(gpus), len(nics), rdma=nics[0].has_rdma, gpu_part=part)
 
 
 def _allocate(choice: Choice, hardware: Hardware, node: Node, cluster: ClusterDevices) -> Taken:

@@ -156,6 +156,8 @@ class Alignment:
     """The claims that have devices of :attr:`better`; empty: they are free."""
     fix: str = ""
     """The claim that gets a better pair now."""
+    assumption: str = ""
+    """The platform by which NUMA nodes of GPUs are assumed, with the source; empty: they are published."""
 
 
 @dataclass(frozen=True, slots=True)
