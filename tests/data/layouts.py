@@ -25,6 +25,7 @@ DESCRIBED: Mapping[str, Callable[[], Capture]] = {
     "dgx-a100": gpu_servers.dgx_a100,
     "dgx-h100": gpu_servers.dgx_h100,
     "eks-vpc-cni": routed.eks_vpc_cni,
+    "gb200-nvl72": clouds.gb200_nvl72,
     "h20-roce-lag": routed.h20_roce_lag,
     "hgx-b200": gpu_servers.hgx_b200,
     "infiniband-only": servers.infiniband_only,

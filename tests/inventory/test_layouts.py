@@ -32,6 +32,7 @@ KNOWN = {
     "dgx-a100",
     "dgx-h100",
     "eks-vpc-cni",
+    "gb200-nvl72",
     "h20-roce-lag",
     "hgx-b200",
     "infiniband-only",
@@ -427,6 +428,16 @@ def test_oci_gb200_no_nic_shares_a_root_with_a_gpu_and_numa_nodes_tell_them_apar
     for _, rdma_device, root, numa in OCI_SLICE.values():
         assert root not in {gpu_root for gpu_root, _ in GB_GPUS.values()}
         assert oci.row(rdma_device) == [NODE if gpu // 2 == numa else SYS for gpu in range(4)]
+
+
+def test_a_gb200_tray_has_two_gpus_and_two_nics_on_each_processor(node: Callable[[str], Node]) -> None:
+    """The domains of NVIDIA's own listings: 0008 and 0009 on the first Grace, 0018 and 0019 on the second."""
+    tray = node("gb200-nvl72")
+    gpus = {gpu.pci_address: gpu.numa_node for gpu in tray.of_kind(DeviceKind.GPU)}
+
+    assert gpus == {"0008:01:00.0": 0, "0009:01:00.0": 0, "0018:01:00.0": 1, "0019:01:00.0": 1}
+    for position, name in enumerate(("mlx5_0", "mlx5_1", "mlx5_3", "mlx5_4")):
+        assert tray.row(name) == [NODE if gpu // 2 == position // 2 else SYS for gpu in range(4)]
 
 
 # MI300X: AMD's system acceptance guide, table of NICs and GPUs

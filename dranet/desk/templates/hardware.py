@@ -131,8 +131,9 @@ class NodeHardware:
 
     @property
     def makeup(self) -> object:
-        """Equal for nodes that are alike in all that a choice depends on."""
-        return tuple(spot.makeup for spot in (*self.nics, *self.gpus))
+        """Equal for nodes that are alike in all that a choice depends on. The order of GPUs does not count:
+        NVIDIA's and Intel's driver publish them in random order."""
+        return tuple(nic.makeup for nic in self.nics), frozenset(gpu.makeup for gpu in self.gpus)
 
     @property
     def is_measured(self) -> bool:

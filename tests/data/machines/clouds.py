@@ -119,6 +119,32 @@ def azure_gb300() -> Capture:
     return machine.capture()
 
 
+def gb200_nvl72() -> Capture:
+    """A compute tray as NVIDIA designed it: one NIC for each GPU, GPUs right below a root port."""
+    machine = Machine(
+        "Documentation: PCI addresses and ids of the GPUs from the lspci and nvidia-smi listings of trays in "
+        "public issues (NVIDIA/mig-parted#227, NVIDIA/kubevirt-gpu-device-plugin#154); addresses of the "
+        "four ConnectX-7 from Oracle's tables of RDMA addresses for BM.GPU.GB200.4, which is such a tray; "
+        "names and addresses of the BlueField-3 from a table of mlx5 names beside them. NUMA nodes by the "
+        "rule of Grace: sixteen PCI domains for each processor. Filled in: bridges, GPU memory nodes, the "
+        "front-end addresses.",
+        Host("gb200-00", "6.8.0-1024-nvidia-64k", "aarch64", "NVIDIA GB200 NVL"),
+        _grace_blackwell_nodes(72),
+    )
+    front = machine.function(parts.BF3, "pci0006:00", "00:00.0/01:00.0/02:00.0/09:00.0", 0)
+    uplink = machine.nic(front, "eth0", 200_000, mtu=9000, addresses=(Address("192.0.2.31/24"),))
+    machine.uplink(uplink, "192.0.2.1")
+    machine.rdma(front, "mlx5_2", parts.BF3, "200 Gb/sec (4X HDR)", netdevs=("eth0",))
+    _grace_blackwell_gpus(machine, parts.GB200, "NVIDIA GB200", "00:00.0/01:00.0")
+    for position, name in enumerate(("mlx5_0", "mlx5_1", "mlx5_3", "mlx5_4")):
+        domain = (0x0000, 0x0002, 0x0010, 0x0012)[position]
+        way = "00:00.0/01:00.0/02:00.0/03:00.0"
+        function = machine.function(parts.CX7_IB, f"pci{domain:04x}:00", way, position // 2)
+        device = machine.rdma(function, name, parts.CX7_IB, "400 Gb/sec (4X NDR)")
+        machine.ipoib(function, f"ib{position}", device.node_guid, mbps=400_000)
+    return machine.capture()
+
+
 def oci_gb200() -> Capture:
     """Dual-port NICs: two functions each, two cards a NUMA node; GPUs on the processor's own link."""
     machine = Machine(
@@ -174,9 +200,10 @@ def _accelerated_networking(
         machine.rdma(vf, rdma, part, "100 Gb/sec (4X EDR)", netdevs=(ifname,))
 
 
-def _grace_blackwell_gpus(machine: Machine, part: parts.Part, model: str) -> None:
+def _grace_blackwell_gpus(
+    machine: Machine, part: parts.Part, model: str, way: str = "00:00.0/01:00.0/02:00.0/06:00.0"
+) -> None:
     for position, domain in enumerate((0x08, 0x09, 0x18, 0x19)):
-        way = "00:00.0/01:00.0/02:00.0/06:00.0"
         gpu = machine.function(part, f"pci{domain:04x}:00", way, position // 2)
         machine.gpu(gpu, model, position)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -138,3 +139,20 @@ def test_a_gpu_below_hyper_vs_vmbus_has_no_root_and_one_below_bridges_has() -> N
 
     assert {gpu.device.find_attribute("resource.kubernetes.io/pcieRoot") for gpu in alone.gpus} == {None}
     assert all(gpu.device.find_attribute("resource.kubernetes.io/pcieRoot") for gpu in below.gpus)
+
+
+def test_nodes_that_list_their_gpus_in_another_order_are_alike() -> None:
+    """NVIDIA's driver lists them in the order of a Go map, which is another one after each start."""
+    hardware = read_hardware([*shuffled("node-1", 1), *shuffled("node-2", 2)])
+    one, other = hardware.nodes
+
+    assert [gpu.name for gpu in one.gpus] != [gpu.name for gpu in other.gpus]
+    assert one.makeup == other.makeup
+
+
+def shuffled(node: str, seed: int) -> list[JsonObject]:
+    slices = deepcopy(world("dgx-h100", Gpus.VENDOR, node).slices)
+    for entry in slices:
+        if entry["spec"]["driver"] == Driver.NVIDIA:
+            Random(seed).shuffle(entry["spec"]["devices"])
+    return list(slices)
