@@ -91,6 +91,7 @@ _BY_GROUPS = paired(
     *(1, 1, (Relation("same-numa", "on the same NUMA node", groups=_GROUPS),)),
     in_bundles=False,
 )
+_NAMED = _value_of(_NIC, "numaNodeGpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ FORMS = (
     Form(
         "match a derived list: the GPUs that the NIC names, the address of the GPU",
         (
-            _derive("nic", f'{_value_of(_NIC, "?numaNodeGpus")}.orValue("").split(",")'),
+            _derive("nic", f'has({_NAMED}) ? {_NAMED}.split(",") : [""]'),
             _derive("gpu", _value_of("resource.kubernetes.io", "pciBusID")),
         ),
         [_match(_DERIVED)],
