@@ -23,6 +23,8 @@ DGX, SMALL = "dgx-h100", "two-nic"
 SRIOV, INFINIBAND = str(_HARDWARE / "sriov.yaml"), str(_HARDWARE / "infiniband.yaml")
 
 NO_PODS = ("rails/attributes.yaml",)
+EXTENDED_RESOURCES = ("numa-node-classes.yaml",)
+"""The testbed's scheduler makes no claims for extended resources: ``e2e/tests`` runs these on a real one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,12 @@ EXAMPLES = (
     Example(
         "gpu-operator.yaml",
         {"trainer": Wanted(nics=8, verbs=8, distance="PIX", environment=("NCCL_CONF_FILE",))},
+        settings={"publish_gpus": "never"},
+        beside="plugin",
+    ),
+    Example(
+        "dgx-h100/nic-of-each-numa-node.yaml",
+        {"1-gpu-1-nic-each-numa": Wanted(nics=2, verbs=2)},
         settings={"publish_gpus": "never"},
         beside="plugin",
     ),

@@ -16,7 +16,7 @@ from dranet.cli.main import main
 from testbed.apiserver.admission import Admission, judge
 from tests.examples.controllers import make_pods
 from tests.examples.shapes import SPECS, find_faults, find_templates
-from tests.examples.table import CLASSES, EXAMPLES, FOLDER, NO_PODS, REPOSITORY
+from tests.examples.table import CLASSES, EXAMPLES, EXTENDED_RESOURCES, FOLDER, NO_PODS, REPOSITORY
 from tests.support.written_objects.schemas import find_definition_faults
 from tools.manifests.parameters_policy import build_parameters_policy
 from tools.pages.examples import MANIFESTS as GENERATED
@@ -46,7 +46,8 @@ def read(name: str) -> list[JsonObject]:
 
 
 def test_every_file_is_run_or_said_not_to_be() -> None:
-    assert sorted([*(example.file for example in EXAMPLES), *NO_PODS, *OTHER_MACHINES]) == NAMES
+    run = [example.file for example in EXAMPLES]
+    assert sorted([*run, *NO_PODS, *OTHER_MACHINES, *EXTENDED_RESOURCES]) == NAMES
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

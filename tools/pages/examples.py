@@ -16,12 +16,14 @@ PAGES = ("claim-new.md", "explain.md", "topology.md", "troubleshooting.md", "val
 PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
 """File below ``docs/user`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
+_PLUGIN = "--gpu-resource nvidia.com/gpu --publish-gpus never"
 MANIFESTS = {
     "dgx-h100/one-gpu-one-nic.yaml": f"claim new {_DGX}",
     "dgx-h100/two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_DGX}",
     "dgx-h100/eight-gpus-eight-nics.yaml": f"claim new --gpus 8 --nics 8 {_DGX}",
     "dgx-h100/whole-node.yaml": f"claim new --per-node {_DGX}",
     "dgx-h100/rails.yaml": f"claim new --gpus 8 --nics 8 --rails {_DGX}",
+    "dgx-h100/nic-of-each-numa-node.yaml": f"claim new --each-numa {_PLUGIN} {_DGX}",
     "azure-nd-h100-v5/one-gpu-one-nic.yaml": f"claim new {_AZURE}",
 }
 """File below ``examples`` -> the command that writes it."""
