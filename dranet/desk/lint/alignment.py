@@ -14,7 +14,7 @@ from dranet.desk.lint.rules import LintFinding
 from dranet.desk.lint.scope import Scope, claim_devices, covers
 from dranet.desk.templates.advice import describe_command, describe_constraint, describe_match
 from dranet.desk.templates.candidates import NotAvailable, find_candidates, gpu_class_name
-from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot, is_gpu_driver, read_hardware
 from dranet.desk.templates.odds import alignment_odds
 from dranet.desk.templates.places import PLACES
@@ -114,9 +114,9 @@ def suggest_claim(gpus: _Demands, nics: _Demands, scope: Scope, names: Sequence[
     hardware = _read_hardware(gpus, scope)
     request = _read_request(gpus, nics, hardware)
     command = describe_command(request)
-    try:
-        choice = choose_claim(request, hardware, scope.classes)
-    except (NotAvailable, AllocationError):
+    key = ("choice", hardware.gpu_driver, request)
+    choice = scope.once(key, lambda: _choose_claim(request, hardware, scope))
+    if choice is None:
         if request.gpus > 1:
             return f"{command}, which reads the hardware"
         constraint = describe_match(STANDARD_PCIE_ROOT.qualified, names)
@@ -124,6 +124,13 @@ def suggest_claim(gpus: _Demands, nics: _Demands, scope: Scope, names: Sequence[
     if not choice.attempt.shape.is_aligning:
         return ""
     return f"{command}: {describe_constraint(choice, names)}"
+
+
+def _choose_claim(request: ClaimRequest, hardware: Hardware, scope: Scope) -> Choice | None:
+    try:
+        return choose_claim(request, hardware, scope.classes)
+    except (NotAvailable, AllocationError):
+        return None
 
 
 def _is_free(gpus: _Demands, nics: _Demands) -> bool:
@@ -181,17 +188,26 @@ def _find_luck(gpus: _Demands, nics: _Demands, scope: Scope, *, is_of_plugin: bo
     """Two parts that a plugin gives may be parts of one GPU, so that their odds are not known."""
     hardware = _read_hardware(gpus, scope)
     request = _read_request(gpus, nics, hardware)
-    wanted = replace(request, gpus=0) if is_of_plugin else request
     unknown = _Luck(request.gpus, request.nics, (), bool(request.gpu_part))
-    try:
-        candidates = find_candidates(wanted, hardware, {}, scope.classes)
-    except NotAvailable:
-        return unknown
     if is_of_plugin and request.gpu_part and request.gpus > 1:
         return unknown
+    wanted = replace(request, gpus=0) if is_of_plugin else request
+    selections = (demand.selection for demand in (*gpus, *nics))
+    key = ("nodes", hardware.gpu_driver, request, wanted, *selections)
+    nodes = scope.once(key, lambda: _find_nodes(wanted, hardware, scope, gpus, nics))
+    return replace(unknown, nodes=tuple(node for node in nodes if len(node.gpus) >= request.gpus))
+
+
+def _find_nodes(
+    request: ClaimRequest, hardware: Hardware, scope: Scope, gpus: _Demands, nics: _Demands
+) -> tuple[NodeHardware, ...]:
+    """One of each make."""
+    try:
+        candidates = find_candidates(request, hardware, {}, scope.classes)
+    except NotAvailable:
+        return ()
     nodes = (_narrow(_with_named_gpus(node), gpus, nics) for node in candidates.nodes)
-    makes = {node.makeup: node for node in nodes if len(node.gpus) >= request.gpus}
-    return replace(unknown, nodes=tuple(makes.values()))
+    return tuple({node.makeup: node for node in nodes}.values())
 
 
 def _narrow(node: NodeHardware, gpus: _Demands, nics: _Demands) -> NodeHardware:
@@ -200,9 +216,9 @@ def _narrow(node: NodeHardware, gpus: _Demands, nics: _Demands) -> NodeHardware:
 
 
 def _choose(spots: tuple[Spot, ...], demands: _Demands) -> tuple[Spot, ...]:
-    matching = frozenset().union(*(demand.devices for demand in demands))
-    known = all(demand.devices for demand in demands)
-    return tuple(spot for spot in spots if not known or str(spot.device) in matching)
+    if not all(demand.devices for demand in demands):
+        return spots
+    return tuple(s for s in spots if any(str(s.device) in demand.devices for demand in demands))
 
 
 def _with_named_gpus(node: NodeHardware) -> NodeHardware:
@@ -231,10 +247,8 @@ def _read_hardware(gpus: _Demands, scope: Scope) -> Hardware:
     """That of the slices, with the GPUs of the requests' driver; read once for each driver and profile."""
     driver = next((demand.driver for demand in gpus if demand.driver), "")
     part = next((demand.part for demand in gpus if demand.part and demand.driver), "")
-    if (driver, part) not in scope.hardware:
-        kept = (s for s in scope.slices if not driver or _is_wanted(s["spec"]["driver"], driver))
-        scope.hardware[driver, part] = read_hardware(tuple(kept), gpu_part=part)
-    return scope.hardware[driver, part]
+    kept = (s for s in scope.slices if not driver or _is_wanted(s["spec"]["driver"], driver))
+    return scope.once(("hardware", driver, part), lambda: read_hardware(tuple(kept), gpu_part=part))
 
 
 def _is_wanted(driver: str, gpu_driver: str) -> bool:

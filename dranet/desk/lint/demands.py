@@ -49,12 +49,12 @@ class Demand(NamedTuple):
     """Devices of one kind that one request, or one extended resource, asks for."""
 
     kind: DemandKind
-    name: str
+    name: str = ""
     """The request, or the extended resource."""
-    path: str
-    number: int | None
+    path: str = ""
+    number: int | None = None
     """``None`` for all of the node."""
-    device_class: str
+    device_class: str = ""
     driver: str = ""
     """The GPUs' driver, where it is known."""
     part: str = ""
@@ -68,6 +68,8 @@ class Demand(NamedTuple):
     """By which constraints name them."""
     devices: frozenset[str] = frozenset()
     """The given devices that match, as ``driver/pool/device``; empty where they are not known."""
+    selection: tuple[str, ...] = ()
+    """Classes and selectors: with the same ones another request has the same devices."""
 
 
 class _Look(NamedTuple):
@@ -95,8 +97,18 @@ def _look(alternative: Alternative, scope: Scope) -> _Look:
     own = request_selectors(alternative)
     placed = (*of_class, *(own or ()))
     is_known = is_known and own is not None
-    matching = (sample for sample in scope.devices if match_all(placed, sample)) if is_known else ()
-    return _Look(alternative, placed, is_known, tuple(matching))
+    matching = (
+        scope.once(("matching", *_select(alternative)), lambda: _match(placed, scope)) if is_known else ()
+    )
+    return _Look(alternative, placed, is_known, matching)
+
+
+def _select(alternative: Alternative) -> tuple[str, ...]:
+    return alternative.class_name, *expressions(alternative.demand)
+
+
+def _match(placed: Sequence[Placed], scope: Scope) -> tuple[Sample, ...]:
+    return tuple(sample for sample in scope.devices if match_all(placed, sample))
 
 
 def find_matching(alternative: Alternative, scope: Scope) -> tuple[Sample, ...]:
@@ -115,26 +127,39 @@ def read_demands(spec: JsonObject, path: str, scope: Scope) -> tuple[Demand, ...
 
 def read_demand(name: str, alternatives: Sequence[Alternative], scope: Scope) -> Demand | None:
     """What one request asks for; ``None`` if that is neither, or may be both."""
+    selection = tuple(text for alternative in alternatives for text in _select(alternative))
+    found = scope.once(("demand", *selection), lambda: _read_selection(alternatives, selection, scope))
+    if found is None:
+        return None
+    numbers = [alternative.number for alternative in alternatives]
+    return found._replace(
+        name=name,
+        path=alternatives[0].path,
+        number=None if None in numbers else min(number or 1 for number in numbers),
+        alternatives=tuple(alternative.name for alternative in alternatives),
+    )
+
+
+def _read_selection(
+    alternatives: Sequence[Alternative], selection: tuple[str, ...], scope: Scope
+) -> Demand | None:
+    """What follows from classes and selectors alone."""
     looks = [_look(alternative, scope) for alternative in alternatives]
     kinds = {_kind_of(look, scope) for look in looks}
     kind, driver = kinds.pop()
     if kinds or kind is None:
         return None
-    numbers = [alternative.number for alternative in alternatives]
     numas = {value for look in looks for key, value in look.values.items() if key.endswith("/numaNode")}
     return Demand(
         kind,
-        name,
-        looks[0].alternative.path,
-        None if None in numbers else min(number or 1 for number in numbers),
-        looks[0].class_name,
-        driver,
+        device_class=looks[0].class_name,
+        driver=driver,
         part=_find_part(looks[0], driver),
         is_placed=all(map(_is_placed, looks)),
         is_rdma=kind is DemandKind.NIC and all(_is_rdma(look, scope) for look in looks),
         numa_nodes=frozenset(numas),
-        alternatives=tuple(alternative.name for alternative in alternatives),
         devices=frozenset(sample.label for look in looks for sample in look.matching),
+        selection=selection,
     )
 
 
@@ -221,7 +246,7 @@ def read_resources(spec: JsonObject, path: str, scope: Scope) -> Iterator[PodRes
                 yield PodResource(demand._replace(number=number), is_plugin=False)
         elif find_resource_vendor(resource):
             part = resource.partition("/mig-")[2]
-            yield PodResource(Demand(DemandKind.GPU, resource, path, number, "", part=part), is_plugin=True)
+            yield PodResource(Demand(DemandKind.GPU, resource, path, number, part=part), is_plugin=True)
 
 
 def _count_resources(spec: JsonObject) -> Mapping[str, int]:

@@ -7,18 +7,19 @@ the kind itself decides, any other means that every device may lack the attribut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
 from dranet.cel import CelError, Version
 from dranet.desk.cel import DeviceValues
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.templates.hardware import Hardware
 from dranet.model.attributes import CATALOGUE, STANDARD_PCIE_ROOT, Attribute, AttributeType
 from dranet.model.device import DeviceKind
+
+_T = TypeVar("_T")
 
 OTHER_DRIVER = "gpu.example.com"
 
@@ -187,9 +188,16 @@ class Scope(Struct, frozen=True, dict=True):
     is_live: bool = False
 
     @cached_property
-    def hardware(self) -> dict[tuple[str, str], Hardware]:
-        """What was read of the slices so far, by the driver of the GPUs and the profile of their parts."""
+    def _found(self) -> dict[Hashable, Any]:
         return {}
+
+    def once(self, key: Hashable, find: Callable[[], _T]) -> _T:
+        """What ``find`` returns, called once for all objects with this key: many claims are alike, and a
+        cluster has many devices."""
+        if key not in self._found:
+            self._found[key] = find()
+        found: _T = self._found[key]
+        return found
 
 
 class Alternative(NamedTuple):

@@ -381,3 +381,18 @@ def test_two_extended_resources_of_classes_are_related_by_nothing() -> None:
 
     assert finding.rule.name == "unaligned"
     assert finding.text.endswith("the NICs of example.com/nic")
+
+
+def test_what_is_found_for_one_claim_is_not_looked_for_again() -> None:
+    """A cluster has hundreds of claims and thousands of devices, and most claims are alike."""
+    asked: list[str] = []
+
+    def find(key: str) -> str:
+        asked.append(key)
+        return key.upper()
+
+    judged = scope(NIC)
+    answers = [judged.once(key, lambda key=key: find(key)) for key in ("a", "b", "a")]  # type: ignore[misc]
+
+    assert answers == ["A", "B", "A"]
+    assert asked == ["a", "b"]
