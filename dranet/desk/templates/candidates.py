@@ -220,16 +220,16 @@ def _in_numbers(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> ClaimRe
     no GPUs are requested, it has 0."""
     if not request.per_node:
         return request
-    gpus = max((len(node.gpus) for node in nodes), default=0) if request.gpus else 0
+    gpus = max((node.gpu_count for node in nodes), default=0) if request.gpus else 0
     counts = [len(_nearest(node) if request.rails else node.nics) for node in nodes]
     return replace(request, gpus=gpus, nics=max([1, *counts]))
 
 
 def _fits(request: ClaimRequest, node: NodeHardware) -> bool:
     if request.per_node and not request.rails:
-        has_gpus = len(node.gpus) == request.gpus if request.gpu_resource else bool(node.gpus)
+        has_gpus = node.gpu_count == request.gpus if request.gpu_resource else bool(node.gpus)
         return bool(node.nics) and (has_gpus or not request.gpus)
-    return len(node.gpus) >= request.gpus and len(node.nics) >= request.nics
+    return node.gpu_count >= request.gpus and len(node.nics) >= request.nics
 
 
 # --- refusals ----------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def _refuse(
 ) -> NotAvailable:
     kind = "RDMA NIC" if rdma else "NIC"
     flag = " --rdma" if rdma else " --no-rdma"
-    most = max(nodes, key=lambda node: (len(node.gpus), len(node.nics)))
+    most = max(nodes, key=lambda node: (node.gpu_count, len(node.nics)))
     if request.gpu_part and not any(node.gpus for node in nodes):
         return NotAvailable(
             f"no node offers a part of a GPU with the profile {request.gpu_part}",
@@ -275,16 +275,16 @@ def _refuse(
             hint="a device plugin gives them (--gpu-resource nvidia.com/gpu names what it calls them), "
             "publish_gpus is never, or dranet devices --all on the node shows why",
         )
-    if request.gpus > len(most.gpus):
-        nearest = f"--gpus {len(most.gpus)} --nics {min(request.nics, len(most.nics))}"
+    if request.gpus > most.gpu_count:
+        nearest = f"--gpus {most.gpu_count} --nics {min(request.nics, len(most.nics))}"
         of_class = _of_class(gpu_class_name(request, hardware), known)
         return NotAvailable(
             f"--gpus {request.gpus}: {_largest(nodes)}, {most.name}, "
-            f"has {len(most.gpus) or 'none'}{of_class}",
+            f"has {most.gpu_count or 'none'}{of_class}",
             hint=f"the most that can be had is {nearest}",
         )
     most = max(nodes, key=lambda node: len(node.nics))
-    gpus = min(request.gpus, len(most.gpus))
+    gpus = min(request.gpus, most.gpu_count)
     if request.nics > len(most.nics):
         of_class = _of_class(nic_class_name(request, rdma), known)
         reasons = listed((*not_offered.get(most.name, ()), *most.tainted))
@@ -293,11 +293,11 @@ def _refuse(
             f"offers {count_of(len(most.nics), kind)}{of_class}" + (f" ({reasons})" if reasons else ""),
             hint=f"the most that can be had is --gpus {gpus} --nics {len(most.nics)}",
         )
-    best = max(nodes, key=lambda node: min(len(node.gpus), request.gpus) + min(len(node.nics), request.nics))
+    best = max(nodes, key=lambda node: min(node.gpu_count, request.gpus) + min(len(node.nics), request.nics))
     return NotAvailable(
         f"no node has both {count_of(request.gpus, 'GPU')} and {count_of(request.nics, kind)}: {best.name} "
-        f"has {count_of(len(best.gpus), 'GPU')} and {count_of(len(best.nics), kind)}",
-        hint=f"the nearest is --gpus {min(request.gpus, len(best.gpus))} "
+        f"has {count_of(best.gpu_count, 'GPU')} and {count_of(len(best.nics), kind)}",
+        hint=f"the nearest is --gpus {min(request.gpus, best.gpu_count)} "
         f"--nics {min(request.nics, len(best.nics))}",
     )
 

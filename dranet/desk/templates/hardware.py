@@ -133,7 +133,18 @@ class NodeHardware:
     def makeup(self) -> object:
         """Equal for nodes that are alike in all that a choice depends on. The order of GPUs does not count:
         NVIDIA's and Intel's driver publish them in random order."""
-        return tuple(nic.makeup for nic in self.nics), frozenset(gpu.makeup for gpu in self.gpus)
+        gpus = frozenset(gpu.makeup for gpu in self.gpus)
+        return tuple(nic.makeup for nic in self.nics), gpus, self.allocatable_gpus
+
+    @property
+    def allocatable_gpus(self) -> int:
+        """For a device plugin what the Node has, which may be shares of GPUs, or the healthy ones alone."""
+        return (self.extended or {}).get(self.gpu_resource, len(self.gpus))
+
+    @property
+    def gpu_count(self) -> int:
+        """The most that a pod can have."""
+        return min(len(self.gpus), self.allocatable_gpus)
 
     @property
     def is_measured(self) -> bool:
@@ -149,8 +160,7 @@ class NodeHardware:
 
     def has_all(self, gpus: int) -> bool:
         """Whether a pod with so many GPUs of a device plugin has every GPU of the node."""
-        allocatable = gpus if self.extended is None else self.extended.get(self.gpu_resource)
-        return bool(self.gpu_resource) and gpus == len(self.gpus) == allocatable
+        return bool(self.gpu_resource) and gpus == len(self.gpus) == self.allocatable_gpus
 
     def with_nics(self, is_wanted: Callable[[Spot], bool]) -> NodeHardware:
         """With those of its NICs alone."""

@@ -95,11 +95,10 @@ def _offer(choice: Choice, node: NodeHardware) -> str:
 
 def _giver(choice: Choice, node: NodeHardware) -> str:
     """The driver, or the resource of a device plugin, with its number where that is another."""
-    resource = choice.candidates.request.gpu_resource
-    number = (node.extended or {}).get(resource, len(node.gpus))
-    if resource and number != len(node.gpus):
-        return f"{resource}: {number}, parts or shares of them"
-    return resource or choice.hardware.gpu_driver
+    resource, number = choice.candidates.request.gpu_resource, node.allocatable_gpus
+    if number == len(node.gpus):
+        return resource or choice.hardware.gpu_driver
+    return f"{resource}: {number}{', parts or shares of them' if number > len(node.gpus) else ' allocatable'}"
 
 
 def _together(lines: Iterable[tuple[_Line, Sequence[str]]]) -> Iterator[tuple[_Line, list[str]]]:

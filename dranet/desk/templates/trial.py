@@ -79,7 +79,7 @@ def try_shape(
         gpus: GPUs of each pod; 0 as well where the claim takes all.
         nics: likewise.
     """
-    possible = min((len(hardware.gpus) // gpus if gpus else _MAX_PODS), len(hardware.nics) // nics, _MAX_PODS)
+    possible = min((hardware.gpu_count // gpus if gpus else _MAX_PODS), len(hardware.nics) // nics, _MAX_PODS)
     possible = 1 if shape.is_for_one_pod else possible
     pods: list[Pod] = []
     claims: list[JsonObject] = []

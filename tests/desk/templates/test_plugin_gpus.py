@@ -213,6 +213,17 @@ def test_shares_of_gpus_are_no_whole_node() -> None:
     assert not any("takes all GPUs" in note or "for sure" in note for note in notes)
 
 
+def test_a_gpu_that_is_not_allocatable_leaves_no_whole_node() -> None:
+    """Seven of eight are healthy, and the pod's are any."""
+    sick, well = plugin_world("dgx-h100", "sick"), plugin_world("dgx-h100", "well")
+    nodes = [node_of(sick, number=7), node_of(well)]
+
+    assert "not enough on sick" in describe(choice(sick, well, nodes=nodes, gpus=8, nics=8))[1]
+    notes = describe(choice(sick, nodes=nodes[:1], gpus=7, nics=7))
+    assert "8 GPUs (nvidia.com/gpu: 7 allocatable)" in notes[1]
+    assert any(note.startswith("Odds: the farthest of 7 NICs is ") for note in notes)
+
+
 def test_nics_of_each_numa_node_are_for_a_device_plugin_alone() -> None:
     with pytest.raises(NotAvailable, match="--each-numa is for GPUs that a device plugin gives"):
         choice(world("dgx-h100"), each_numa=True)
