@@ -23,7 +23,13 @@ from msgspec.structs import replace
 
 from dranet.inventory import slices
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
-from dranet.inventory.topology import PCI_CLASS_NETWORK, NearestGpus, carrier, near_numa_nodes
+from dranet.inventory.topology import (
+    PCI_CLASS_NETWORK,
+    NearestGpus,
+    carrier,
+    near_numa_nodes,
+    processor_nodes,
+)
 from dranet.model.attributes import SRIOV_VFS, VIRTUAL, Attribute, FittedValues, fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
@@ -83,6 +89,7 @@ class _Hardware(Struct, frozen=True):
     @classmethod
     def of(cls, facts: NodeFacts, held: Mapping[str, Device], policy: Policy) -> _Hardware:
         functions = _index(facts.pci_functions, lambda function: function.address)
+        functions |= _gpus_at_processors(facts, functions)
         links = _index(facts.links, lambda link: link.ifindex)
         gpus = _index(facts.gpus, lambda gpu: gpu.pci_address)
         rdma_on = _group_rdma(facts.rdma_devices, held)
@@ -320,6 +327,17 @@ def _kind(link: Link | None, rdma: RdmaDevice | None, function: PciFunction | No
     is_roce = any(port.link_layer == "Ethernet" for port in rdma.ports)
     owns_link = function is None or function.base_class == PCI_CLASS_NETWORK
     return DeviceKind.NIC if is_roce and owns_link else DeviceKind.RDMA
+
+
+def _gpus_at_processors(facts: NodeFacts, functions: Mapping[str, PciFunction]) -> dict[str, PciFunction]:
+    """The functions of GPUs whose NUMA node is memory alone, at the nearest processor: NICs are there."""
+    processors = processor_nodes(facts.numa_nodes)
+    gpus = [functions[gpu.pci_address] for gpu in facts.gpus if gpu.pci_address in functions]
+    return {
+        gpu.address: replace(gpu, numa_node=processors[gpu.numa_node])
+        for gpu in gpus
+        if gpu.numa_node is not None and gpu.numa_node in processors
+    }
 
 
 def _place_gpus(gpus: Mapping[str, Gpu], functions: Mapping[str, PciFunction]) -> list[Device]:

@@ -175,6 +175,23 @@ def near_numa_nodes(nodes: Iterable[NumaNode]) -> Mapping[int, tuple[int, ...]]:
     return {entry.node: (entry.node, *_neighbours(entry, ordered)) for entry in ordered}
 
 
+def processor_nodes(nodes: Iterable[NumaNode]) -> Mapping[int, int]:
+    """Each NUMA node without CPUs -> the nearest node with CPUs. The memory of a GPU may be such a node
+    (Grace), and be the one that the firmware reports for the GPU. A node whose distances do not decide is
+    left out."""
+    ordered = sorted({entry.node: entry for entry in nodes}.values(), key=lambda entry: entry.node)
+    found: dict[int, int] = {}
+    for own in ordered:
+        if own.cpus or len(own.distances) != len(ordered):
+            continue
+        far = sorted(
+            (far, other.node) for far, other in zip(own.distances, ordered, strict=True) if other.cpus
+        )
+        if far and (len(far) == 1 or far[0][0] < far[1][0]):
+            found[own.node] = far[0][1]
+    return found
+
+
 def _neighbours(own: NumaNode, ordered: Sequence[NumaNode]) -> list[int]:
     if own.socket is None or len(own.distances) != len(ordered):
         return []

@@ -151,7 +151,12 @@ STANDARD_NUMA_NODE = _standard(
 RDMA_DEVICE = _dranet(
     "rdmaDevice", _S, "kernel name of the RDMA device; empty on a GPU, as `ifName` is", _NO_RDMA
 )
-NUMA_NODE = _dranet("numaNode", _I, "NUMA node", "the platform does not report it")
+NUMA_NODE = _dranet(
+    "numaNode",
+    _I,
+    "NUMA node; of a GPU whose node has no CPUs the nearest that has",
+    "the platform does not report it",
+)
 PCI_ADDRESS = _dranet("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI)
 PCI_VENDOR = _dranet(
     "pciVendor", _S, "PCI vendor's name, as in pci.ids; `unknown` if it is not there", _NO_PCI

@@ -428,6 +428,24 @@ def test_a_nic_without_a_gpu_below_its_root_lists_the_roots_of_the_gpus_where_th
     assert listed["gpu-0000-1b-00-0"].attributes[root] == "pci0000:17"
 
 
+def test_a_gpu_whose_numa_node_is_its_memory_is_near_the_nics_of_its_processor() -> None:
+    facts: dict[str, Any] = {
+        "pci_functions": (pci(numa_node=1), replace(FAR_GPU, numa_node=2)),
+        "links": (link(),),
+        "gpus": (FAR,),
+        "numa_nodes": (
+            NumaNode(0, "0", (10, 40, 120), 0),
+            NumaNode(1, "1", (40, 10, 80), 1),
+            NumaNode(2, "", (120, 80, 10)),
+        ),
+    }
+    devices = build(**facts)
+
+    assert devices["gpu-0000-9b-00-0"].numa_node == 1
+    assert devices["gpu-0000-9b-00-0"].attributes["resource.kubernetes.io/numaNode"] == 1
+    assert devices["pci-0000-1a-00-0"].attributes["dra.net/nearestGpuDistance"] == "NODE"
+
+
 def test_numa_nodes_are_lists_where_the_operator_says_so() -> None:
     facts: dict[str, Any] = {
         "pci_functions": (pci(numa_node=1),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.inventory.topology import NearestGpus, near_numa_nodes
+from dranet.inventory.topology import NearestGpus, near_numa_nodes, processor_nodes
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, NumaNode, PciFunction
 
@@ -174,3 +174,26 @@ def test_of_a_node_that_is_told_twice_the_same_telling_counts_in_any_order() -> 
 )
 def test_without_sockets_or_distances_a_node_has_only_itself(nodes: list[NumaNode]) -> None:
     assert near_numa_nodes(nodes) == {0: (0,), 1: (1,)}
+
+
+def test_a_node_of_memory_is_at_its_processor() -> None:
+    """Grace with two GPUs, whose memory is nodes 2 and 10."""
+    nodes = [
+        NumaNode(0, "0-71", (10, 40, 80, 120), 0),
+        NumaNode(1, "72-143", (40, 10, 120, 80), 1),
+        NumaNode(2, "", (80, 120, 10, 160)),
+        NumaNode(10, "", (120, 80, 160, 10)),
+    ]
+
+    assert processor_nodes(nodes) == {2: 0, 10: 1}
+
+
+@pytest.mark.parametrize("distances", [(), (80, 80, 10), (80, 120)], ids=["none", "equal", "too few"])
+def test_a_node_of_memory_stays_where_distances_do_not_decide(distances: tuple[int, ...]) -> None:
+    nodes = [
+        NumaNode(0, "0-71", (10, 40, 80)),
+        NumaNode(1, "72-143", (40, 10, 80)),
+        NumaNode(2, "", distances),
+    ]
+
+    assert processor_nodes(nodes) == {}
