@@ -33,7 +33,7 @@ from testbed.node.node import Node
 from testbed.runtime.contract import PodRuntime, RunningContainer, RunningSandbox
 from testbed.scheduler.controllers import Controllers
 from testbed.scheduler.scheduler import Scheduler
-from testbed.vendor import VendorDriver
+from testbed.vendor import VendorDriver, list_gpus
 from tools.manifests.admission import Driver, build_policies, build_slice_owners
 from tools.manifests.parameters_policy import build_parameters_policy
 
@@ -222,13 +222,18 @@ class Testbed:
         log_file = self.places.driver_log.with_name(f"driver-{len(self._drivers) + 1}.log")
         return self._add_driver({"pod_uid": str(uuid.uuid4())}, log_file)
 
-    async def add_vendor(self, driver: str) -> None:
-        """Start the GPU driver of a vendor alongside ours; it ends with the testbed.
+    async def add_vendor(self, driver: str, devices: Sequence[JsonObject] = ()) -> None:
+        """Start the DRA driver of a vendor alongside ours; it ends with the testbed.
+
+        Args:
+            driver: its name.
+            devices: what it publishes; the node's GPUs by default.
 
         Raises:
             DranetError: it cannot be registered, or its slice is refused.
         """
-        vendor = VendorDriver(driver, self.api, self.hardware, NODE_NAME, self.places.kubelet_root)
+        published = devices or list_gpus(self.hardware)
+        vendor = VendorDriver(driver, self.api, published, NODE_NAME, self.places.kubelet_root)
         await self._closing.enter_async_context(vendor)
 
     async def roll_driver(self, timeout_seconds: float = 30.0) -> Roll:

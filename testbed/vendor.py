@@ -1,4 +1,4 @@
-"""The GPU driver of a vendor, as far as others see it: slices with the places of GPUs, and a plugin that the
+"""The DRA driver of a vendor, as far as others see it: a slice with its devices, and a plugin that the
 kubelet may call. It prepares whatever it is asked and gives containers nothing.
 """
 
@@ -22,13 +22,18 @@ JsonObject = dict[str, Any]
 
 
 class VendorDriver:
-    """One DRA driver alongside ours; ``async with`` registers it and publishes the node's GPUs."""
+    """One DRA driver alongside ours; ``async with`` registers it and publishes its devices."""
 
     def __init__(
-        self, name: str, client: ApiClient, hardware: Hardware, node_name: str, kubelet_root: Path
+        self,
+        name: str,
+        client: ApiClient,
+        devices: Sequence[JsonObject],
+        node_name: str,
+        kubelet_root: Path,
     ) -> None:
         self._client = client
-        self._slice = _build_slice(name, node_name, hardware)
+        self._slice = _build_slice(name, node_name, devices)
         self._plugin = KubeletPlugin(
             name,
             kubelet_root / "plugins" / name / "dra.sock",
@@ -58,9 +63,13 @@ class GiveNothing:
         return {ref.uid: "" for ref in refs}
 
 
-def _build_slice(driver: str, node_name: str, hardware: Hardware) -> JsonObject:
+def list_gpus(hardware: Hardware) -> list[JsonObject]:
+    """The node's GPUs as a vendor's driver publishes them."""
     gpus = [placed for placed in hardware.placed() if placed.function.gpu]
-    devices = [_build_device(number, placed) for number, placed in enumerate(gpus)]
+    return [_build_device(number, placed) for number, placed in enumerate(gpus)]
+
+
+def _build_slice(driver: str, node_name: str, devices: Sequence[JsonObject]) -> JsonObject:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -69,7 +78,7 @@ def _build_slice(driver: str, node_name: str, hardware: Hardware) -> JsonObject:
             "driver": driver,
             "nodeName": node_name,
             "pool": {"name": node_name, "generation": 1, "resourceSliceCount": 1},
-            "devices": devices,
+            "devices": list(devices),
         },
     }
 

@@ -11,7 +11,7 @@ from e2e.cluster.config import KubeletPlan
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.device_plugin import DevicePlugin
 from testbed.node.hardware import Hardware
-from testbed.vendor import VendorDriver
+from testbed.vendor import VendorDriver, list_gpus
 
 
 class LocalNodeControl:
@@ -40,7 +40,7 @@ class LocalNodeControl:
 
     async def start_vendor_driver(self, name: str) -> None:
         api = await self._stack.enter_async_context(self._plane.connect())
-        driver = VendorDriver(name, api, self._hardware, self._kubelet.node, self._kubelet.root)
+        driver = VendorDriver(name, api, list_gpus(self._hardware), self._kubelet.node, self._kubelet.root)
         await self._stack.enter_async_context(driver)
 
     async def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:

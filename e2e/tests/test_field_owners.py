@@ -15,7 +15,7 @@ from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
 from e2e.tests.pods import RESOURCE, PodMaker, build_pod, build_request, build_spec, wait_until
 from testbed.node.hardware import load_hardware
-from testbed.vendor import VendorDriver
+from testbed.vendor import VendorDriver, list_gpus
 
 VENDOR = "other.example.com"
 OTHER_HARDWARE = "two-nic"
@@ -104,7 +104,8 @@ async def vendor_class(cluster: LocalCluster, api: ApiClient) -> AsyncIterator[s
     path = f"{paths.DEVICE_CLASSES}/{VENDOR}"
     await api.apply(path, class_, field_manager="dranet-e2e")
     kubelet = cluster.kubelet
-    async with VendorDriver(VENDOR, api, load_hardware(OTHER_HARDWARE), kubelet.node, kubelet.root):
+    gpus = list_gpus(load_hardware(OTHER_HARDWARE))
+    async with VendorDriver(VENDOR, api, gpus, kubelet.node, kubelet.root):
         yield VENDOR
     slices = await api.list(paths.RESOURCE_SLICES, field_selector=f"spec.driver={VENDOR}")
     for item in slices["items"]:

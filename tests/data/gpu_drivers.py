@@ -39,6 +39,10 @@ class Driver(StrEnum):
     INTEL = "gpu.intel.com"
 
 
+COMPUTE_DOMAIN = "compute-domain.nvidia.com"
+"""NVIDIA's driver of channels for NVLink between nodes."""
+
+
 def driver_of(gpu: Device) -> Driver:
     """By the kernel's driver; Intel's stands in for displays of virtual machines."""
     vendors = {"nvidia": Driver.NVIDIA, "amdgpu": Driver.AMD}
@@ -322,8 +326,8 @@ _SELECTORS = {
     "vfio.gpu.nvidia.com": ("gpu.nvidia.com", "vfio"),
     "gpu.amd.com": ("gpu.amd.com", ""),
     "gpu.intel.com": ("gpu.intel.com", ""),
-    "compute-domain-default-channel.nvidia.com": ("compute-domain.nvidia.com", "channel"),
-    "compute-domain-daemon.nvidia.com": ("compute-domain.nvidia.com", "daemon"),
+    "compute-domain-default-channel.nvidia.com": (COMPUTE_DOMAIN, "channel"),
+    "compute-domain-daemon.nvidia.com": (COMPUTE_DOMAIN, "daemon"),
 }
 """Class: driver and type of its devices. A class without a type has all devices of the driver: also
 partitions (AMD) and virtual functions (Intel)."""
@@ -352,13 +356,17 @@ def _device_class(name: str, driver: str, kind: str) -> JsonObject:
 
 
 def compute_domain_slice(node: str) -> JsonObject:
-    """``compute-domain.nvidia.com`` publishes the same two devices on each node, without any place.
+    """What :data:`COMPUTE_DOMAIN` publishes on each node."""
+    return build_slice(COMPUTE_DOMAIN, node, compute_domain_devices())
+
+
+def compute_domain_devices() -> list[JsonObject]:
+    """The same two devices on each node, without any place.
 
     Source: NVIDIA v0.5.0, ``cmd/compute-domain-kubelet-plugin/deviceinfo.go`` and ``driver.go``.
     """
     kinds = ("channel", "daemon")
-    devices = [_device(f"{kind}-0", {"type": {"string": kind}, "id": {"int": 0}}, {}) for kind in kinds]
-    return build_slice("compute-domain.nvidia.com", node, devices)
+    return [_device(f"{kind}-0", {"type": {"string": kind}, "id": {"int": 0}}, {}) for kind in kinds]
 
 
 def _device(name: str, attributes: JsonObject, capacity: Mapping[str, str]) -> JsonObject:

@@ -1,4 +1,5 @@
-"""What workload controllers would make of an object: pods from pod templates.
+"""What controllers would make of an object: pods from pod templates, and the claim templates of a
+ComputeDomain.
 
 A stand-in of as little as the examples need: which template, how many pods, what they are called, and the
 index that an Indexed Job tells. Nothing is restarted, owned or told apart by status.
@@ -18,6 +19,36 @@ def make_pods(objects: Sequence[JsonObject]) -> list[JsonObject]:
     return [
         pod for item in objects if item["kind"] in _MAKERS for pod in _MAKERS[item["kind"]](item, objects)
     ]
+
+
+def make_templates(objects: Sequence[JsonObject]) -> list[JsonObject]:
+    """The ResourceClaimTemplates that NVIDIA's controller makes, one for each ComputeDomain.
+
+    Source: kubernetes-sigs/dra-driver-nvidia-gpu, ``cmd/compute-domain-controller/resourceclaimtemplate.go``.
+    """
+    return [_channel_template(item) for item in objects if item["kind"] == "ComputeDomain"]
+
+
+def _channel_template(domain: JsonObject) -> JsonObject:
+    channel = domain["spec"]["channel"]
+    parameters = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomainChannelConfig",
+        "domainID": "5b0c3c3e-0d4c-4a55-9c5a-2f4b6a1d7e90",  # its UID
+        "allocationMode": channel.get("allocationMode", "Single"),
+    }
+    opaque = {"driver": "compute-domain.nvidia.com", "parameters": parameters}
+    request = {
+        "name": "channel",
+        "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"},
+    }
+    devices = {"requests": [request], "config": [{"requests": ["channel"], "opaque": opaque}]}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": channel["resourceClaimTemplate"]["name"]},
+        "spec": {"spec": {"devices": devices}},
+    }
 
 
 def _pod(name: str, template: JsonObject, **environment: str) -> JsonObject:

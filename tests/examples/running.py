@@ -31,9 +31,17 @@ from testbed.scenario.scenario import (
 )
 from testbed.scenario.steps import perform
 from testbed.scenario.walk import Walk
-from tests.data.gpu_drivers import Driver, device_classes
-from tests.examples.controllers import make_pods
-from tests.examples.table import CLASSES, EXAMPLES, FOLDER, Example, Wanted
+from tests.data.gpu_drivers import (
+    COMPUTE_DOMAIN,
+    MIG_3G,
+    Driver,
+    compute_domain_devices,
+    device_classes,
+    nvidia_mig_0_4,
+)
+from tests.data.layouts import read_gpus
+from tests.examples.controllers import make_pods, make_templates
+from tests.examples.table import CLASSES, DGX, EXAMPLES, FOLDER, Example, Wanted
 from tests.support.dhcp_servers import ScriptedServer, good_answers
 from tests.support.namespaces import Namespace
 
@@ -92,8 +100,9 @@ async def _run(hardware: str, beside: str, examples: Sequence[Example]) -> None:
 
 async def _add_neighbour(testbed: Testbed, beside: str, stack: ExitStack) -> None:
     """Whoever else is on the node, or on its network."""
-    if beside == "vendor":
-        await testbed.add_vendor(str(Driver.NVIDIA))
+    if beside in ("vendor", "mig"):
+        await testbed.add_vendor(str(Driver.NVIDIA), _halves() if beside == "mig" else ())
+        await testbed.add_vendor(COMPUTE_DOMAIN, compute_domain_devices())
         await testbed.apply(device_classes())
     if beside == "plugin":
         placed = testbed.hardware.placed()
@@ -106,6 +115,11 @@ async def _add_neighbour(testbed: Testbed, beside: str, stack: ExitStack) -> Non
         stack.enter_context(ScriptedServer(Namespace("fabric", netns), "br-rail0", answer))
 
 
+def _halves() -> list[JsonObject]:
+    """The GPUs of a DGX H100 as two MIG devices each."""
+    return [nvidia_mig_0_4(gpu, MIG_3G, start) for gpu in read_gpus(DGX) for start in MIG_3G.starts]
+
+
 async def _start_driver(testbed: Testbed, settings: Mapping[str, str]) -> None:
     if testbed.driver.is_running:
         await testbed.driver.stop()
@@ -115,18 +129,25 @@ async def _start_driver(testbed: Testbed, settings: Mapping[str, str]) -> None:
 
 async def _run_example(testbed: Testbed, walk: Walk, example: Example) -> None:
     objects = read_objects(FOLDER / example.file)
+    objects += make_templates(objects)
     pods = make_pods(objects)
     assert [pod["metadata"]["name"] for pod in pods] == list(example.pods), example.file
     await testbed.apply([item for item in objects if item["kind"] in _SERVED and item["kind"] != "Pod"])
+    for some in [[pod] for pod in pods] if example.takes_node else [pods]:
+        await _run_pods(testbed, walk, example, some)
+    await _forget(testbed, objects)
+
+
+async def _run_pods(testbed: Testbed, walk: Walk, example: Example, pods: Sequence[JsonObject]) -> None:
+    names = tuple(pod["metadata"]["name"] for pod in pods)
     await testbed.apply(pods)
-    await perform(walk, WaitPodRunning(pods=tuple(example.pods), within=_DEADLINE))
-    for pod, wanted in example.pods.items():
-        await _judge(testbed, walk, example, pod, wanted)
+    await perform(walk, WaitPodRunning(pods=names, within=_DEADLINE))
+    for name in names:
+        await _judge(testbed, walk, example, name, example.pods[name])
     if example.node_keeps:
         await perform(walk, ExpectNodeLink(name=example.node_keeps, up=True))
-    await perform(walk, DeletePods(pods=tuple(example.pods)))
+    await perform(walk, DeletePods(pods=names))
     await perform(walk, ExpectHostUnchanged())
-    await _forget(testbed, objects)
 
 
 async def _judge(testbed: Testbed, walk: Walk, example: Example, pod: str, wanted: Wanted) -> None:

@@ -1,8 +1,8 @@
 """What the examples may say in objects of other projects: a closed shape for each kind, of what is used.
 
 Read off the definitions of August 2026: Kubeflow Trainer 2.3, Training Operator 1.9, MPI Operator 0.8, JobSet
-0.13, LeaderWorkerSet 0.10, KubeRay 1.7, Kueue 0.20. A leaf says what a value is; ``POD`` stands for a pod
-template, which the schemas of Kubernetes judge.
+0.13, LeaderWorkerSet 0.10, KubeRay 1.7, Kueue 0.20, NVIDIA's DRA driver 0.5. A leaf says what a value is;
+``POD`` stands for a pod template, which the schemas of Kubernetes judge.
 """
 
 from __future__ import annotations
@@ -128,6 +128,16 @@ SPECS: Mapping[tuple[str, str], Shape] = {
         ],
     },
     ("kueue.x-k8s.io/v1beta2", "LocalQueue"): {"clusterQueue": str},
+    ("resource.nvidia.com/v1beta1", "ComputeDomain"): _needs(
+        {
+            "numNodes": int,
+            "channel": _needs(
+                {"resourceClaimTemplate": _needs({"name": str}, "name"), "allocationMode": str},
+                "resourceClaimTemplate",
+            ),
+        },
+        "channel",
+    ),
 }
 """Of each kind: what its ``spec`` may have."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import dranet
+from tests.desk.templates.layout_clusters import Gpus
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 FOLDER = REPOSITORY / "examples"
@@ -21,6 +22,7 @@ _HARDWARE = REPOSITORY / "tests/examples/hardware"
 
 DGX, SMALL = "dgx-h100", "two-nic"
 SRIOV, INFINIBAND = str(_HARDWARE / "sriov.yaml"), str(_HARDWARE / "infiniband.yaml")
+GB200 = str(_HARDWARE / "gb200.yaml")
 
 NO_PODS = ("rails/attributes.yaml",)
 EXTENDED_RESOURCES = ("numa-node-classes.yaml",)
@@ -37,7 +39,7 @@ class Wanted:
     """Of this driver."""
     verbs: int | None = 0
     """RDMA devices, as ``/dev/infiniband/uverbsN``; ``None`` where the node's RDMA mode decides."""
-    distance: Literal["PIX", "PXB", ""] = ""
+    distance: Literal["PIX", "PXB", "NODE", ""] = ""
     """Of the verdict, which must be True for every device; empty where there is none to make."""
     environment: tuple[str, ...] = ()
     """Variables that the driver must have set in the first container."""
@@ -55,8 +57,10 @@ class Example:
     settings: Mapping[str, str] = field(default_factory=dict)
     link_kind: str = ""
     """A kind of link that the running kernel must know."""
-    beside: Literal["", "vendor", "plugin", "dhcp"] = ""
+    beside: Literal["", "vendor", "mig", "plugin", "dhcp"] = ""
     """Who else is on the node."""
+    takes_node: bool = False
+    """Each pod needs a node of its own: they run one after the other on the only one."""
     node_keeps: str = ""
     """A NIC that must still be on the node while the pods run."""
     reason: str = ""
@@ -67,6 +71,7 @@ _PAIR = Wanted(nics=1, gpus=1, verbs=1, distance="PIX")
 _PAIR_FOR_NCCL = Wanted(nics=1, gpus=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))
 _EIGHT = Wanted(nics=8, gpus=8, verbs=8, distance="PIX")
 _NONE = Wanted()
+_NIC = Wanted(nics=1, verbs=1, distance="PIX")
 _WITHOUT_FIRST_NIC = {"filter": 'device.attributes["dra.net"].?pciAddress.orValue("") != "0000:18:00.0"'}
 """So that the first GPU and the first NIC on offer are no pair: only the claim brings one together."""
 
@@ -189,6 +194,45 @@ EXAMPLES = (
         beside="vendor",
     ),
     Example(
+        "dgx-h100/nvidia-one-gpu-one-nic.yaml",
+        {"1-gpu-1-nic": _NIC},
+        settings=_WITHOUT_FIRST_NIC,
+        beside="vendor",
+    ),
+    Example(
+        "dgx-h100/nvidia-two-gpus-two-nics.yaml",
+        {"2-gpu-2-nic": Wanted(nics=2, verbs=2, distance="PIX")},
+        settings=_WITHOUT_FIRST_NIC,
+        beside="vendor",
+    ),
+    Example(
+        "dgx-h100/nvidia-eight-gpus-eight-nics.yaml",
+        {"8-gpu-8-nic": Wanted(nics=8, verbs=8, distance="PIX")},
+        beside="vendor",
+    ),
+    Example(
+        "mig.yaml",
+        {"half": Wanted(nics=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))},
+        settings=_WITHOUT_FIRST_NIC,
+        beside="mig",
+    ),
+    Example(
+        "gb200-compute-domain.yaml",
+        {
+            f"train-tray-0-{n}": Wanted(
+                nics=4,
+                verbs=4,
+                distance="NODE",
+                environment=("NCCL_CONF_FILE",),
+                shows={"ip address show net3": ("10.64.3.1/24",)},
+            )
+            for n in range(2)
+        },
+        GB200,
+        beside="vendor",
+        takes_node=True,
+    ),
+    Example(
         "gpu-operator.yaml",
         {"trainer": Wanted(nics=8, verbs=8, distance="PIX", environment=("NCCL_CONF_FILE",))},
         settings={"publish_gpus": "never"},
@@ -201,3 +245,43 @@ EXAMPLES = (
         beside="plugin",
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """An example on the slices of a layout, as far as the allocation."""
+
+    file: str
+    layout: str
+    pods: int
+    """How many have room on :attr:`nodes`."""
+    distance: str
+    """Of each NIC to its GPU."""
+    gpus: Gpus = Gpus.VENDOR
+    has_lists: bool = False
+    """Our driver publishes lists, and the cluster compares them."""
+    nodes: int = 1
+
+
+ALLOCATIONS = (
+    Allocation("azure-nd-h100-v5/one-gpu-one-nic.yaml", "azure-nd-h100-v5", 8, "NODE", Gpus.OURS),
+    Allocation(
+        "azure-nd-h100-v5/nvidia-one-gpu-one-nic.yaml", "azure-nd-h100-v5", 8, "NODE", Gpus.VENDOR_NO_ROOT
+    ),
+    Allocation(
+        "azure-nd-h100-v5/nvidia-whole-node-rails.yaml", "azure-nd-h100-v5", 1, "NODE", Gpus.VENDOR_NO_ROOT
+    ),
+    Allocation("azure-gb300/nvidia-one-gpu-one-nic.yaml", "azure-gb300", 4, "NODE"),
+    Allocation("azure-gb300/nvidia-two-gpus-two-nics.yaml", "azure-gb300", 2, "NODE"),
+    Allocation("azure-gb300/nvidia-whole-node-rails.yaml", "azure-gb300", 1, "NODE"),
+    Allocation("gb200-nvl72/nvidia-one-gpu-one-nic.yaml", "gb200-nvl72", 8, "NODE", nodes=2),
+    Allocation("gb200-nvl72/nvidia-one-gpu-one-nic-lists.yaml", "gb200-nvl72", 4, "NODE", has_lists=True),
+    Allocation("gb200-nvl72/nvidia-two-gpus-two-nics.yaml", "gb200-nvl72", 2, "NODE"),
+    Allocation("gb200-nvl72/nvidia-whole-node-rails.yaml", "gb200-nvl72", 2, "NODE", nodes=2),
+    Allocation("oci-gb200/nvidia-one-gpu-two-nics.yaml", "oci-gb200", 4, "NODE"),
+    Allocation("oci-gb200/nvidia-whole-node-rails.yaml", "oci-gb200", 1, "NODE"),
+    Allocation("mi300x/amd-one-gpu-one-nic.yaml", "mi300x", 8, "PXB"),
+    Allocation("gb200-compute-domain.yaml", "gb200-nvl72", 2, "NODE", nodes=2),
+    Allocation("gb200-compute-domain.yaml", "oci-gb200", 2, "NODE", nodes=2),
+)
+"""For machines that the testbed does not have, and for several nodes."""

@@ -14,9 +14,18 @@ import yaml
 
 from dranet.cli.main import main
 from testbed.apiserver.admission import Admission, judge
+from tests.data.gpu_drivers import device_classes
 from tests.examples.controllers import make_pods
 from tests.examples.shapes import SPECS, find_faults, find_templates
-from tests.examples.table import CLASSES, EXAMPLES, EXTENDED_RESOURCES, FOLDER, NO_PODS, REPOSITORY
+from tests.examples.table import (
+    ALLOCATIONS,
+    CLASSES,
+    EXAMPLES,
+    EXTENDED_RESOURCES,
+    FOLDER,
+    NO_PODS,
+    REPOSITORY,
+)
 from tests.support.written_objects.schemas import find_definition_faults
 from tools.manifests.parameters_policy import build_parameters_policy
 from tools.pages.examples import MANIFESTS as GENERATED
@@ -36,8 +45,7 @@ CORE = {
     "ResourceClaim": "io.k8s.api.resource.v1.ResourceClaim",
     "ResourceClaimTemplate": "io.k8s.api.resource.v1.ResourceClaimTemplate",
 }
-OTHER_MACHINES = ("azure-nd-h100-v5/one-gpu-one-nic.yaml",)
-"""Written for a capture, and tried on it in ``test_generated_claims``; the testbed has no such hardware."""
+VENDORS_CLASSES = {item["metadata"]["name"] for item in device_classes()}
 
 
 @cache
@@ -46,8 +54,8 @@ def read(name: str) -> list[JsonObject]:
 
 
 def test_every_file_is_run_or_said_not_to_be() -> None:
-    run = [example.file for example in EXAMPLES]
-    assert sorted([*run, *NO_PODS, *OTHER_MACHINES, *EXTENDED_RESOURCES]) == NAMES
+    run = {example.file for example in (*EXAMPLES, *ALLOCATIONS)}
+    assert sorted({*run, *NO_PODS, *EXTENDED_RESOURCES}) == NAMES
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
@@ -179,7 +187,7 @@ def test_a_class_that_is_not_in_the_file_is_named_at_its_head(name: str) -> None
     named = set(re.findall(r"deviceClassName: (\S+)", text)) - here
     head = text.partition("\napiVersion")[0]
     assert [one for one in named if one not in head] == []
-    assert named <= {item["metadata"]["name"] for item in read(str(CLASSES))} | {"gpu.nvidia.com"}
+    assert named <= {item["metadata"]["name"] for item in read(str(CLASSES))} | VENDORS_CLASSES
 
 
 def test_classes_that_several_files_bring_are_the_same() -> None:

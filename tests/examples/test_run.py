@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.examples.running import run_examples
-from tests.examples.table import DGX, INFINIBAND, SMALL, SRIOV
+from tests.examples.table import DGX, GB200, INFINIBAND, SMALL, SRIOV
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
@@ -44,6 +44,14 @@ def test_examples_beside_the_sriov_device_plugin() -> None:
 
 def test_examples_beside_nvidias_dra_driver() -> None:
     run_examples(DGX, "vendor")
+
+
+def test_the_example_with_mig_devices() -> None:
+    run_examples(DGX, "mig")
+
+
+def test_the_example_with_a_compute_domain() -> None:
+    run_examples(GB200, "vendor")
 
 
 def test_examples_beside_nvidias_device_plugin() -> None:

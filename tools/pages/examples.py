@@ -17,6 +17,15 @@ PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/captu
 """File below ``docs/user`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
 _PLUGIN = "--gpu-resource nvidia.com/gpu --publish-gpus never"
+
+
+def _beside_vendor(machine: str) -> str:
+    """A machine of ``tests/data`` whose GPUs are published by their vendor's DRA driver."""
+    return f"--facts tests/data/{machine}/capture.json -f tests/data/{machine}/gpu-slices.yaml"
+
+
+_NVIDIA_DGX, _NVIDIA_AZURE = _beside_vendor("dgx-h100"), _beside_vendor("azure-nd-h100-v5")
+_GB200, _GB300, _OCI = map(_beside_vendor, ("gb200-nvl72", "azure-gb300", "oci-gb200"))
 MANIFESTS = {
     "dgx-h100/one-gpu-one-nic.yaml": f"claim new {_DGX}",
     "dgx-h100/two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_DGX}",
@@ -24,7 +33,22 @@ MANIFESTS = {
     "dgx-h100/whole-node.yaml": f"claim new --per-node {_DGX}",
     "dgx-h100/rails.yaml": f"claim new --gpus 8 --nics 8 --rails {_DGX}",
     "dgx-h100/nic-of-each-numa-node.yaml": f"claim new --each-numa {_PLUGIN} {_DGX}",
+    "dgx-h100/nvidia-one-gpu-one-nic.yaml": f"claim new {_NVIDIA_DGX}",
+    "dgx-h100/nvidia-two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_NVIDIA_DGX}",
+    "dgx-h100/nvidia-eight-gpus-eight-nics.yaml": f"claim new --gpus 8 --nics 8 {_NVIDIA_DGX}",
     "azure-nd-h100-v5/one-gpu-one-nic.yaml": f"claim new {_AZURE}",
+    "azure-nd-h100-v5/nvidia-one-gpu-one-nic.yaml": f"claim new {_NVIDIA_AZURE}",
+    "azure-nd-h100-v5/nvidia-whole-node-rails.yaml": f"claim new --per-node --rails {_NVIDIA_AZURE}",
+    "azure-gb300/nvidia-one-gpu-one-nic.yaml": f"claim new {_GB300}",
+    "azure-gb300/nvidia-two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_GB300}",
+    "azure-gb300/nvidia-whole-node-rails.yaml": f"claim new --per-node --rails {_GB300}",
+    "gb200-nvl72/nvidia-one-gpu-one-nic.yaml": f"claim new {_GB200}",
+    "gb200-nvl72/nvidia-one-gpu-one-nic-lists.yaml": f"claim new --list-attributes true {_GB200}",
+    "gb200-nvl72/nvidia-two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_GB200}",
+    "gb200-nvl72/nvidia-whole-node-rails.yaml": f"claim new --per-node --rails {_GB200}",
+    "oci-gb200/nvidia-one-gpu-two-nics.yaml": f"claim new --gpus 1 --nics 2 {_OCI}",
+    "oci-gb200/nvidia-whole-node-rails.yaml": f"claim new --per-node --rails {_OCI}",
+    "mi300x/amd-one-gpu-one-nic.yaml": f"claim new {_beside_vendor('mi300x')}",
 }
 """File below ``examples`` -> the command that writes it."""
 

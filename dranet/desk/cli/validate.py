@@ -18,6 +18,7 @@ from dranet.desk.cli.objects import (
 from dranet.desk.cli.validate_report import Report, draw_reports, inspect, is_unicode, to_document
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import RULES, Key, LintSeverity, Scope, key_of, read_devices
+from dranet.desk.lint.compute_domains import build_channel_templates
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
 from dranet.view.options import read_settings
@@ -100,6 +101,7 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
     whole = ClusterObjects()
     for objects in known:
         whole = whole | objects
+    whole.templates.extend(build_channel_templates(whole.others))
     sound = {id(body): is_unicode(body) and not find_fault(body) for body in whole}
 
     def by_key(bodies: list[JsonObject]) -> dict[Key, JsonObject]:

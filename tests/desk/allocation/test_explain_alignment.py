@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -290,6 +291,27 @@ def test_next_to_nics_of_dranet_the_numa_nodes_of_gpus_are_assumed_and_that_is_s
         assert (found.distances, found.best) == ((NODE,), (NODE,))
         assert found.assumption.startswith(assumption)
         assert bool(found.assumption) is bool(assumption)
+
+
+@pytest.mark.parametrize("gpus", [Gpus.VENDOR, Gpus.VENDOR_NUMA])
+@pytest.mark.parametrize("layout", ["gb200-nvl72", "oci-gb200", "azure-gb300"])
+def test_the_channel_of_a_compute_domain_has_no_place_and_changes_nothing(layout: str, gpus: Gpus) -> None:
+    """A claim of its own in the same pod."""
+    alone = world(layout, gpus)
+    rack = World(alone.node, (*alone.slices, gpu_drivers.compute_domain_slice(alone.node)), {}, {})
+    channel = claim(request("channel"), name="channel")
+    channel["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CHANNEL_CLASS
+    classes = [*CLASSES, *gpu_drivers.device_classes()]
+    nic = next(nic.pci_address for nic in alone.nics.values() if nic.numa_node == 1)
+    for first in ("", nic):
+        devices = claim(request("gpu"), request("nic", first))
+        found = alignment_of(explained(rack, devices, channel, classes=classes))
+        without_channel = alignment_of(explained(alone, devices, classes=classes))
+        assert replace(found, taken=found.taken[:2]) == without_channel
+        assert found.distances == ((SYS,) if first else (NODE,))
+
+
+CHANNEL_CLASS = "compute-domain-default-channel.nvidia.com"
 
 
 def test_nodes_with_other_distances_are_other_stories() -> None:

@@ -202,6 +202,15 @@ def test_other_files_are_known_and_not_judged(validate: Validate, tmp_path: Path
     assert (code, text) == (0, "1 object: nothing found\n")
 
 
+def test_the_template_that_a_compute_domain_makes_is_known_and_not_judged(validate: Validate) -> None:
+    """NVIDIA's controller makes it after the file is applied."""
+    text = (ROOT / "examples/gb200-compute-domain.yaml").read_text()
+    renamed = text.replace("name: train-channel", "name: other", 1)
+
+    assert ["claim-not-given" in validate(one)[1] for one in (text, renamed)] == [False, True]
+    assert "ResourceClaimTemplate train-channel " not in validate(text)[1]
+
+
 def test_selectors_are_tried_on_captures(validate: Validate) -> None:
     capture = ROOT / "tests" / "data" / "dgx-h100" / "capture.json"
     code, text = validate(CLASS.replace(".rdma", ".linkSpeedMbps > 1"), "--facts", str(capture))

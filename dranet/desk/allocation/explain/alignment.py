@@ -185,7 +185,8 @@ def find_fix(alignment: Alignment, node: Node, cluster: ClusterDevices) -> str:
     found = got.distances if got else choice.attempt.trials[0].pods[0].distances
     if rank(found) >= rank(alignment.distances) or not choice.attempt.shape.is_aligning:
         return ""
-    one = "one claim for all: " if len({device.claim for device in taken}) > 1 else ""
+    claims = {device.claim for device in taken if device.id in spots.nics or device.id in spots.gpus}
+    one = "one claim for all: " if len(claims) > 1 else ""
     how = f"writes a claim that {'gets' if got else 'waits for'} {format_distances(found)}"
     return f"{one}{describe_command(request)} {how} ({describe_constraint(choice)})"
 
