@@ -150,7 +150,7 @@ class TestHardware:
         with pytest.raises(InvalidFile) as caught:
             load_scenario_hardware(load_scenario(str(path)))
         assert caught.value.message.startswith("scenario x: hardware: ")
-        assert "dgx-h100, two-nic" in caught.value.hint
+        assert "dgx-h100, gb200, two-nic" in caught.value.hint
 
 
 class TestRuntimes:
