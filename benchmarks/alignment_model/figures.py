@@ -121,6 +121,9 @@ BANDWIDTHS = {
     "azure-nd-h100-v5": _LIKE_B200,
     "dgx-a100": _LIKE_B200,
     "dgx-h100": _LIKE_B200,
+    "gb200-nvl72": Bandwidth(
+        46.0, 25.0, "GB200, 1 GPU, all-reduce: 46 and 25", _ON_OCI, of_this_machine=False
+    ),
     "hgx-b200": B200,
     "infiniband-only": _LIKE_B200,
     "mi300x": Bandwidth(

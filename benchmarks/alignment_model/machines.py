@@ -21,6 +21,7 @@ TITLES = {
     "azure-nd-h100-v5": "Azure ND H100 v5",
     "dgx-a100": "DGX A100",
     "dgx-h100": "DGX H100",
+    "gb200-nvl72": "GB200 NVL72 tray",
     "hgx-b200": "HGX B200",
     "infiniband-only": "8 GPUs, InfiniBand",
     "mi300x": "MI300X",

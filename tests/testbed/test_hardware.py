@@ -119,7 +119,9 @@ class TestBadFiles:
             load_changed(tmp_path, "part: switch", "part: h100")
 
     def test_an_unknown_name_says_which_exist(self) -> None:
-        with pytest.raises(InvalidFile, match=r"nothing is called dgx-b300 \(known are dgx-h100, gb200, two-nic"):
+        with pytest.raises(
+            InvalidFile, match=r"nothing is called dgx-b300 \(known are dgx-h100, gb200, two-nic"
+        ):
             load_hardware("dgx-b300")
 
     def test_an_absent_file_and_bad_yaml_are_named(self, tmp_path: Path) -> None:

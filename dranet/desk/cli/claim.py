@@ -82,7 +82,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write DeviceClass, ResourceClaimTemplate and a pod",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s [--gpus N] [--nics M] [--per-node | --rails | --each-numa] [--explain]\n"
+        usage="%(prog)s [--gpus N] [--nics M]\n"
+        "                        [--per-node | --rails | --each-numa] [--explain]\n"
         "                        [-f FILE ...] [--facts CAPTURE ...] [--node NODE ...]\n"
         "                        [-o yaml|json] [--kubeconfig FILE] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
