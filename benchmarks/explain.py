@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Result, Series
-from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.subject import claim_subject
 from dranet.desk.cli.objects import capture_slices
+from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.subject import claim_subject
 from dranet.settings import Settings
 
 CAPTURE = Path(__file__).parents[1] / "tests/data/dgx-h100/capture.json"

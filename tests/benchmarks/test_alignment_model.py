@@ -32,10 +32,10 @@ from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
 from dranet.claims.alignment import level
 from dranet.desk.allocation.allocator import Unschedulable
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.kubeapi.objects import MAX_RESULTS
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance
 from dranet.pictures.layout import text_width

@@ -17,9 +17,9 @@ import pytest
 
 from dranet.cli.main import main
 from dranet.cluster import paths
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.device import DeviceKind
 from testbed.cluster import NAMESPACE, Testbed

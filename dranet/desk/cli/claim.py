@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dranet.desk.allocation.explain.subject import near_names
 from dranet.desk.cli.objects import (
     ClusterObjects,
     add_cluster_flags,
@@ -20,9 +19,10 @@ from dranet.desk.cli.objects import (
     load_files,
     names_cluster,
 )
+from dranet.desk.explain.subject import near_names
+from dranet.desk.hardware.nodes import Hardware, read_hardware
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.hardware import Hardware, read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from dranet.errors import SettingsError

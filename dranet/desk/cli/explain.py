@@ -7,16 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dranet.cluster.slice_plan import device_to_json
-from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.subject import (
-    Subject,
-    claim_subject,
-    find,
-    label_of,
-    near_names,
-    pod_subject,
-    template_subject,
-)
 from dranet.desk.cli.explain_output import render, to_document
 from dranet.desk.cli.objects import (
     ClusterObjects,
@@ -27,6 +17,16 @@ from dranet.desk.cli.objects import (
     fetch_live,
     load_files,
     names_cluster,
+)
+from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.subject import (
+    Subject,
+    claim_subject,
+    find,
+    label_of,
+    near_names,
+    pod_subject,
+    template_subject,
 )
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.errors import SettingsError

@@ -7,7 +7,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dranet.desk.allocation.explain.explanation import (
+from dranet.desk.allocation.outcome import AttemptResult
+from dranet.desk.allocation.selection import Removal
+from dranet.desk.allocation.taints import DeviceId
+from dranet.desk.explain.explanation import (
     Alignment,
     AllocatedDevice,
     ConstraintReport,
@@ -20,9 +23,6 @@ from dranet.desk.allocation.explain.explanation import (
     Step,
     ValueRow,
 )
-from dranet.desk.allocation.outcome import AttemptResult
-from dranet.desk.allocation.selection import Removal
-from dranet.desk.allocation.taints import DeviceId
 from dranet.desk.templates.notes import format_distances
 from dranet.model.facts import Distance
 from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable

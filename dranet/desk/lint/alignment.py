@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dranet.desk.allocation.failures import AllocationError
+from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot, is_gpu_driver, read_hardware
+from dranet.desk.hardware.places import PLACES
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.demands import Demand, DemandKind, of_kind, read_demands, read_resources
@@ -15,9 +17,7 @@ from dranet.desk.lint.scope import Scope, claim_devices, covers
 from dranet.desk.templates.advice import describe_command, describe_constraint, describe_match
 from dranet.desk.templates.candidates import NotAvailable, find_candidates, gpu_class_name
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot, is_gpu_driver, read_hardware
 from dranet.desk.templates.odds import alignment_odds
-from dranet.desk.templates.places import PLACES
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.attributes import STANDARD_PCIE_ROOT
 

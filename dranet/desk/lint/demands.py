@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from dranet.desk.allocation.explain.subject import classes_by_resource, iter_resources
+from dranet.desk.explain.subject import classes_by_resource, iter_resources
+from dranet.desk.hardware.nodes import PROFILES, is_gpu_driver
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint.parameters import brings_rdma, kinds_of
 from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, iter_alternatives
@@ -22,7 +23,6 @@ from dranet.desk.lint.selectors import (
     match_all,
     request_selectors,
 )
-from dranet.desk.templates.hardware import PROFILES, is_gpu_driver
 from dranet.model.attributes import RDMA, TYPE
 from dranet.model.device import DeviceKind, find_resource_vendor
 

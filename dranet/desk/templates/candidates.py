@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.requests import parse_claim
 from dranet.desk.allocation.selectors import SelectorResults
+from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
-from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
 from dranet.desk.templates.request import ClaimRequest, listed
 from dranet.errors import ClaimError, Reason
 from dranet.terminal import count_of

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dranet.claims.alignment import level, rank
+from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot
 from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.candidates import (
@@ -25,7 +26,6 @@ from dranet.desk.templates.candidates import (
     nic_class_name,
     select_gpus,
 )
-from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
 from dranet.desk.templates.plugin_gpus import chance_shapes, use_plugin_gpus
 from dranet.desk.templates.relations import (
     ANY,

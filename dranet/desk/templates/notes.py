@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from dranet.desk.hardware.nodes import NodeHardware
 from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
 from dranet.desk.templates.choose import Choice, ShapeAttempt
-from dranet.desk.templates.hardware import NodeHardware
 from dranet.desk.templates.plugin_notes import (
     describe_alternatives,
     describe_chance,

@@ -17,7 +17,7 @@ from math import comb
 from typing import Any, NamedTuple
 
 from dranet.claims.alignment import level, pair, rank
-from dranet.desk.templates.hardware import NodeHardware, Spot
+from dranet.desk.hardware.nodes import NodeHardware, Spot
 from dranet.desk.templates.trial import Distances
 from dranet.model.facts import Distance, distance
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dranet.claims.alignment import best_possible
+from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot
 from dranet.desk.templates.candidates import NotAvailable
-from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
 from dranet.desk.templates.odds import Odds, alignment_odds
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.shapes import RequestDefaults, Shape, on_each_numa_node, together

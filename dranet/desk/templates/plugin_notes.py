@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dranet.desk.hardware.nodes import NodeHardware
 from dranet.desk.templates.choose import Choice
-from dranet.desk.templates.hardware import NodeHardware
 from dranet.desk.templates.odds import Odds, format_shares
 from dranet.desk.templates.plugin_gpus import find_odds, find_publisher, odds_on_each_numa_node
 from dranet.desk.templates.trial import Distances, Trial, best_distances

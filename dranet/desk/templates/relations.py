@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from dranet.desk.hardware.nodes import NodeHardware, Spot
+from dranet.desk.hardware.places import ADDRESSES, ELSEWHERE, NUMA_NODES, address_names, text_of
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES
 from dranet.desk.templates import selectors
-from dranet.desk.templates.hardware import NodeHardware, Spot
-from dranet.desk.templates.places import ADDRESSES, ELSEWHERE, NUMA_NODES, address_names, text_of
 from dranet.model import attributes as a
 
 _Key = Callable[[Spot], object]

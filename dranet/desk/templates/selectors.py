@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX, PROFILES, WHOLE_TYPES
+from dranet.desk.hardware.nodes import GPU_DRIVER_PREFIX, PROFILES, WHOLE_TYPES
 from dranet.model import attributes as a
 from dranet.model.facts import Distance
 

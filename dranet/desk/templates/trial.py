@@ -14,9 +14,9 @@ from itertools import combinations
 
 from dranet.claims.alignment import best_possible, choose, level, pair, rank
 from dranet.desk.allocation.allocator import ClusterDevices, Unschedulable, allocate, read_devices_in_use
+from dranet.desk.hardware.nodes import NodeHardware, Spot
+from dranet.desk.hardware.places import DeviceId
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.templates.hardware import NodeHardware, Spot
-from dranet.desk.templates.places import DeviceId
 from dranet.desk.templates.shapes import Shape
 from dranet.model.facts import Distance, distance
 

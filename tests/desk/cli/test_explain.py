@@ -19,10 +19,10 @@ from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.transport import access_from_url
-from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.explanation import Conclusion, Explanation
-from dranet.desk.allocation.explain.subject import claim_subject
 from dranet.desk.cli.objects import capture_slices
+from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.explanation import Conclusion, Explanation
+from dranet.desk.explain.subject import claim_subject
 from dranet.settings import Settings
 from testbed.apiserver.server import ApiServer
 from tests.support.processor_time import measure

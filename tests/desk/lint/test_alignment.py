@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.lint import LintFinding, Scope, lint_object, read_devices
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from tests.data import gpu_drivers
 from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.claims.alignment import best_possible, level
-from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.odds import alignment_odds
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.shapes import Shape

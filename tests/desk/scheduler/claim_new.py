@@ -15,9 +15,9 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
+from dranet.desk.hardware.nodes import Hardware, read_hardware
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import Hardware, read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.trial import Pod
 from e2e.cluster.controlplane import ControlPlaneKit

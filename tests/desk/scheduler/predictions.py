@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dranet.desk.allocation.allocator import AllocationError, Attempt, AttemptResult, Node, Outcome
-from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.explanation import Conclusion, Explanation
-from dranet.desk.allocation.explain.subject import pod_subject
 from dranet.desk.allocation.failures import Cause
+from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.explanation import Conclusion, Explanation
+from dranet.desk.explain.subject import pod_subject
 from tests.desk.scheduler.cases import Json
 from tests.desk.scheduler.rule_check import rebuild
 from tests.desk.scheduler.settings import Setting

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance, distance

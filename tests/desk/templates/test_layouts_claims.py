@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES
 from dranet.desk.kubeapi.validation import validate
 from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from tests.data.layouts import LAYOUTS

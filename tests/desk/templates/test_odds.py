@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from dranet.claims.alignment import rank
-from dranet.desk.templates.hardware import NodeHardware, read_hardware
+from dranet.desk.hardware.nodes import NodeHardware, read_hardware
 from dranet.desk.templates.odds import alignment_odds, format_shares, measure_pod
 from dranet.desk.templates.trial import best_distances
 from dranet.model.facts import Distance

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import dranet
-from dranet.desk.templates.hardware import NodeHardware, Spot, read_hardware
+from dranet.desk.hardware.nodes import NodeHardware, Spot, read_hardware
 from dranet.desk.templates.odds import Odds, alignment_odds, format_shares, measure_pod
 from dranet.desk.templates.plugin_gpus import odds_on_each_numa_node
 from dranet.desk.templates.trial import Distances

@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from dranet.claims.alignment import pair
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from tests.desk.templates.distances import allocate_choice

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance
+from tests.desk.hardware.test_places import without_our_words
 from tests.desk.templates.layout_clusters import Gpus, world
-from tests.desk.templates.test_places import without_our_words
 
 HYPER_V = "azure-nd-h100-v5"
 """NVIDIA's driver finds no root there, and DraNet's NICs have another name for the address."""

@@ -8,9 +8,13 @@ from functools import cached_property
 
 from dranet.desk.allocation.allocator import Attempt, ClusterDevices
 from dranet.desk.allocation.devices import Node, matches_node, read_devices_in_use
-from dranet.desk.allocation.explain.alignment import align, find_fix, read_spots
-from dranet.desk.allocation.explain.blockers import AttemptInputs
-from dranet.desk.allocation.explain.explanation import (
+from dranet.desk.allocation.failures import AllocationError, Cause
+from dranet.desk.allocation.outcome import AttemptResult, Outcome, review, review_slot
+from dranet.desk.allocation.pools import Inventory
+from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
+from dranet.desk.explain.alignment import align, find_fix, read_spots
+from dranet.desk.explain.blockers import AttemptInputs
+from dranet.desk.explain.explanation import (
     Alignment,
     AllocatedDevice,
     Conclusion,
@@ -21,20 +25,16 @@ from dranet.desk.allocation.explain.explanation import (
     Taken,
     group_reports,
 )
-from dranet.desk.allocation.explain.headline import describe_no_node, write_headline
-from dranet.desk.allocation.explain.near_misses import FailedAttempt, find_misses
-from dranet.desk.allocation.explain.node_report import report_node
-from dranet.desk.allocation.explain.subject import (
+from dranet.desk.explain.headline import describe_no_node, write_headline
+from dranet.desk.explain.near_misses import FailedAttempt, find_misses
+from dranet.desk.explain.node_report import report_node
+from dranet.desk.explain.subject import (
     Subject,
     class_names,
     label_of,
     near_names,
     with_label,
 )
-from dranet.desk.allocation.failures import AllocationError, Cause
-from dranet.desk.allocation.outcome import AttemptResult, Outcome, review, review_slot
-from dranet.desk.allocation.pools import Inventory
-from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
 from dranet.desk.kubeapi.objects import JsonObject
 
 GROUPS_WITH_MISSES = 3

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from dranet.desk.allocation.allocator import ClusterDevices
 from dranet.desk.allocation.devices import InUse, Node
-from dranet.desk.allocation.explain.subject import label_of
 from dranet.desk.allocation.taints import DeviceId
+from dranet.desk.explain.subject import label_of
 from dranet.desk.kubeapi.objects import JsonObject
 
 

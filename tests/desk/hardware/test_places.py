@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dranet.claims.alignment import level
-from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.model.facts import Distance, distance
 from tests.data.layouts import LAYOUTS
 from tests.desk.templates.layout_clusters import Gpus, World, world

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dranet.claims.alignment import level
-from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.explanation import Alignment, Explanation
-from dranet.desk.allocation.explain.subject import Subject, WantedClaim
+from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.explanation import Alignment, Explanation
+from dranet.desk.explain.subject import Subject, WantedClaim
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.device import Device
 from dranet.model.facts import Distance, distance

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from dranet.desk.allocation.devices import Candidate, Node
 from dranet.desk.allocation.pools import Inventory, Pool
-from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.templates.places import (
+from dranet.desk.hardware.places import (
     PLACES,
     Place,
     address_of,
@@ -19,7 +18,8 @@ from dranet.desk.templates.places import (
     text_of,
     value_of,
 )
-from dranet.desk.templates.platforms import Assumption, assume_numa_nodes
+from dranet.desk.hardware.platforms import Assumption, assume_numa_nodes
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model import attributes as a
 from dranet.model.facts import Distance, distance
 

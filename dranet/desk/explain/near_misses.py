@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from dranet.desk.allocation.allocator import Attempt
 from dranet.desk.allocation.capacity import qualify
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.allocation.explain.blockers import (
+from dranet.desk.allocation.failures import AllocationError
+from dranet.desk.allocation.outcome import AttemptResult, Outcome
+from dranet.desk.allocation.selection import Removal
+from dranet.desk.allocation.taints import DeviceId
+from dranet.desk.explain.blockers import (
     AllConstraints,
     AskedCapacity,
     AttemptInputs,
@@ -29,17 +33,13 @@ from dranet.desk.allocation.explain.blockers import (
     Tainted,
     Together,
 )
-from dranet.desk.allocation.explain.explanation import (
+from dranet.desk.explain.explanation import (
     ConstraintReport,
     NodeReport,
     RequestReport,
     Step,
 )
-from dranet.desk.allocation.explain.node_report import values_of
-from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.outcome import AttemptResult, Outcome
-from dranet.desk.allocation.selection import Removal
-from dranet.desk.allocation.taints import DeviceId
+from dranet.desk.explain.node_report import values_of
 from dranet.desk.kubeapi.objects import JsonObject
 
 MOST_ATTEMPTS = 48

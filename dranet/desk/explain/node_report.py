@@ -13,7 +13,13 @@ from dataclasses import replace
 
 from dranet.cel import CelError
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.allocation.explain.explanation import (
+from dranet.desk.allocation.failures import AllocationError
+from dranet.desk.allocation.outcome import AlternativeReview, Outcome, Removed, SlotReview
+from dranet.desk.allocation.requests import Alternative, Constraint
+from dranet.desk.allocation.selection import Removal
+from dranet.desk.allocation.selectors import SelectorResults
+from dranet.desk.allocation.taints import DeviceId, find_untolerated
+from dranet.desk.explain.explanation import (
     AllocatedDevice,
     ConstraintReport,
     Failure,
@@ -23,12 +29,6 @@ from dranet.desk.allocation.explain.explanation import (
     Step,
     ValueRow,
 )
-from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.outcome import AlternativeReview, Outcome, Removed, SlotReview
-from dranet.desk.allocation.requests import Alternative, Constraint
-from dranet.desk.allocation.selection import Removal
-from dranet.desk.allocation.selectors import SelectorResults
-from dranet.desk.allocation.taints import DeviceId, find_untolerated
 
 ORDER = (
     Removal.NOT_ON_NODE,

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from dranet.desk.allocation.explain.blockers import Miss
-from dranet.desk.allocation.explain.subject import Subject
 from dranet.desk.allocation.outcome import AttemptResult
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId
+from dranet.desk.explain.blockers import Miss
+from dranet.desk.explain.subject import Subject
 from dranet.desk.templates.trial import Distances
 from dranet.model.facts import Distance
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from dranet.claims.alignment import level, pair, rank
 from dranet.desk.allocation.allocator import Attempt, AttemptResult, ClusterDevices
 from dranet.desk.allocation.devices import InUse, Node
-from dranet.desk.allocation.explain.explanation import Alignment, AllocatedDevice, DevicePair, Taken
 from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.pools import Inventory, Pool
+from dranet.desk.explain.explanation import Alignment, AllocatedDevice, DevicePair, Taken
+from dranet.desk.hardware.nodes import Hardware, Spot, is_gpu, profile_of, read_hardware
+from dranet.desk.hardware.places import text_of
+from dranet.desk.hardware.spots import NodeSpots, find_spots
 from dranet.desk.templates.advice import describe_command, describe_constraint
 from dranet.desk.templates.candidates import NotAvailable, assumed_classes
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import Hardware, Spot, is_gpu, profile_of, read_hardware
-from dranet.desk.templates.node_spots import NodeSpots, find_spots
 from dranet.desk.templates.notes import format_distances
-from dranet.desk.templates.places import text_of
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.trial import Distances, find_best
 from dranet.model.facts import distance

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dranet.desk.allocation.explain.explanation import (
+from dranet.desk.allocation.outcome import AttemptResult
+from dranet.desk.allocation.selection import Removal
+from dranet.desk.explain.explanation import (
     Conclusion,
     ConstraintReport,
     NodeGroup,
@@ -12,8 +14,6 @@ from dranet.desk.allocation.explain.explanation import (
     RequestReport,
     Step,
 )
-from dranet.desk.allocation.outcome import AttemptResult
-from dranet.desk.allocation.selection import Removal
 
 _BREAKS_OFF = "that ends the attempt for the whole pod, on every node"
 

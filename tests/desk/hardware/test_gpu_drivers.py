@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from dranet.desk.hardware.nodes import NodeHardware, read_hardware
 from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, RESOURCE_SLICES
 from dranet.desk.kubeapi.validation import validate
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.hardware import NodeHardware, read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.inventory.topology import near_numa_nodes
 from dranet.model.facts import Distance, distance

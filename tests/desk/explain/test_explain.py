@@ -11,9 +11,10 @@ from hypothesis import given, settings
 
 from dranet.desk.allocation.allocator import ClusterDevices
 from dranet.desk.allocation.devices import Node
-from dranet.desk.allocation.explain.blockers import AttemptInputs, InUseBy, Miss, Together
-from dranet.desk.allocation.explain.explain import ClusterView, explain
-from dranet.desk.allocation.explain.explanation import (
+from dranet.desk.allocation.selection import Removal
+from dranet.desk.explain.blockers import AttemptInputs, InUseBy, Miss, Together
+from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.explanation import (
     Conclusion,
     Explanation,
     NodeReport,
@@ -21,8 +22,7 @@ from dranet.desk.allocation.explain.explanation import (
     RequestReport,
     Step,
 )
-from dranet.desk.allocation.explain.subject import Subject, WantedClaim, with_label
-from dranet.desk.allocation.selection import Removal
+from dranet.desk.explain.subject import Subject, WantedClaim, with_label
 from tests.desk.allocation import random_clusters
 from tests.desk.allocation.brute_force import (
     BruteForce,

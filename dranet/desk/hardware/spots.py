@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.templates.hardware import Spot, assume_places, is_gpu_or_part, is_network_device
-from dranet.desk.templates.places import PLACES, DeviceId, Place, address_of, locate, text_of
-from dranet.desk.templates.platforms import Assumption
+from dranet.desk.hardware.nodes import Spot, assume_places, is_gpu_or_part, is_network_device
+from dranet.desk.hardware.places import PLACES, DeviceId, Place, address_of, locate, text_of
+from dranet.desk.hardware.platforms import Assumption
 
 
 @dataclass(frozen=True, slots=True)
