@@ -16,7 +16,8 @@ from dranet.desk.allocation.allocator import (
     allocate,
     read_devices_in_use,
 )
-from tests.data.gpu_drivers import compute_domain_slice, device_classes
+from dranet.model.facts import Distance
+from tests.data.gpu_drivers import COMPUTE_DOMAIN, compute_domain_slice, device_classes
 from tests.desk.templates.distances import distances_of
 from tests.desk.templates.layout_clusters import World, world
 from tests.examples.controllers import make_pods, make_templates
@@ -80,15 +81,12 @@ def templates_of(pod: JsonObject) -> list[str]:
 
 @pytest.mark.parametrize("example", ALLOCATIONS, ids=lambda example: f"{example.file} {example.layout}")
 def test_each_pod_that_has_room_gets_devices_at_the_distance_of_the_table(example: Allocation) -> None:
-    found = [
-        {distance and distance.name for distance in distances_of(devices_of(node, results), node)}
-        for node, results in Cluster(example).pods()
-    ]
-    assert found == [{example.distance}] * example.pods
+    found = [set(distances_of(devices_of(node, results), node)) for node, results in Cluster(example).pods()]
+    assert found == [{Distance[example.distance]}] * example.pods
 
 
 def devices_of(node: World, results: list[JsonObject]) -> list[Any]:
-    return node.devices(one["device"] for one in results if one["driver"] != "compute-domain.nvidia.com")
+    return node.devices(one["device"] for one in results if one["driver"] != COMPUTE_DOMAIN)
 
 
 def test_a_compute_domain_has_one_pod_on_each_node_with_its_channel() -> None:

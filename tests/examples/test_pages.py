@@ -15,7 +15,8 @@ from dranet.desk.doctor import catalogue
 from tests.examples.table import CLASSES, FOLDER, REPOSITORY
 
 DOCS = REPOSITORY / "docs/user"
-PAGES = ("examples.md", "migrate-from-dranet.md", "sriov-and-multus.md", "gpu-drivers.md")
+GUIDES = ("gpus-by-nvidia-dra.md", "gb200-gb300.md")
+PAGES = ("examples.md", "migrate-from-dranet.md", "sriov-and-multus.md", "gpu-drivers.md", *GUIDES)
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 EXPRESSION = re.compile(r"`([^`]*device\.attributes\[[^`]*)`")
@@ -51,7 +52,7 @@ def test_a_manifest_of_a_page_has_neither_errors_nor_warnings(page: str, text: s
 
 
 def test_the_check_sees_the_manifests() -> None:
-    assert {page for page, _ in blocks()} == {"sriov-and-multus.md", "gpu-drivers.md"}
+    assert {page for page, _ in blocks()} == {"sriov-and-multus.md"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from dranet.cli.main import EXIT_FAILED, main
 
-PAGES = ("claim-new.md", "explain.md", "topology.md", "troubleshooting.md", "validate.md")
+PAGES = (
+    "claim-new.md",
+    "explain.md",
+    "gb200-gb300.md",
+    "gpus-by-nvidia-dra.md",
+    "topology.md",
+    "troubleshooting.md",
+    "validate.md",
+)
 PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
 """File below ``docs/user`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
