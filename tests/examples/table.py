@@ -20,9 +20,8 @@ CLASSES = REPOSITORY / "deploy/deviceclasses.yaml"
 """As the chart brings them."""
 _HARDWARE = REPOSITORY / "tests/examples/hardware"
 
-DGX, SMALL = "dgx-h100", "two-nic"
+DGX, SMALL, GB200 = "dgx-h100", "two-nic", "gb200"
 SRIOV, INFINIBAND = str(_HARDWARE / "sriov.yaml"), str(_HARDWARE / "infiniband.yaml")
-GB200 = str(_HARDWARE / "gb200.yaml")
 
 NO_PODS = ("rails/attributes.yaml",)
 EXTENDED_RESOURCES = ("numa-node-classes.yaml",)
@@ -215,6 +214,18 @@ EXAMPLES = (
         {"half": Wanted(nics=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))},
         settings=_WITHOUT_FIRST_NIC,
         beside="mig",
+    ),
+    Example(
+        "gb200-nvl72/nvidia-two-gpus-two-nics.yaml",
+        {"2-gpu-2-nic": Wanted(nics=2, verbs=2, distance="NODE")},
+        GB200,
+        beside="vendor",
+    ),
+    Example(
+        "gb200-nvl72/nvidia-whole-node-rails.yaml",
+        {"whole-node-rails": Wanted(nics=4, verbs=4, distance="NODE")},
+        GB200,
+        beside="vendor",
     ),
     Example(
         "gb200-compute-domain.yaml",

@@ -50,7 +50,7 @@ def test_the_example_with_mig_devices() -> None:
     run_examples(DGX, "mig")
 
 
-def test_the_example_with_a_compute_domain() -> None:
+def test_examples_for_a_gb200_tray() -> None:
     run_examples(GB200, "vendor")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import dranet
+from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance
 from tests.desk.templates.layout_clusters import Gpus, JsonObject, World, world
