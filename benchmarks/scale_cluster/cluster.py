@@ -67,7 +67,7 @@ async def populate(api: ApiClient, nodes: Sequence[str]) -> dict[str, str]:
     for file in _INSTALLED:
         for item in read_manifests(file):
             await api.apply(path_of(item), item, FIELD_MANAGER)
-    await each(nodes, lambda node: api.create(paths.NODES, _build_node(node)))
+    await each(nodes, lambda node: api.create(paths.NODES, build_node(node)))
     tokens = await each(nodes, lambda node: _make_token(api, node))
     return dict(zip(nodes, tokens, strict=True))
 
@@ -97,7 +97,7 @@ async def _make_token(api: ApiClient, node: str) -> str:
     return str((await api.create(path, {"spec": spec}))["status"]["token"])
 
 
-def _build_node(name: str) -> JsonObject:
+def build_node(name: str) -> JsonObject:
     amounts = {"cpu": "192", "memory": "2Ti", "pods": "110"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     return {

@@ -86,18 +86,18 @@ async def run_jobs(plane: ControlPlane, api: ApiClient, pods: int) -> list[Job]:
     jobs = []
     for limits, kinds in PLAN:
         await start_controllers(plane, *limits.flags)
-        await _wait_account(api)
-        templates = {kind: await _make_template(plane, api, kind) for kind in kinds}
-        await _run(plane, api, templates[kinds[-1]], 1)  # the caches are full then
+        await wait_account(api)
+        specs = {kind: await _make_template(plane, api, kind) for kind in kinds}
+        await run_pods(plane, api, specs[kinds[-1]], 1)  # the caches are full then
         for kind in kinds:
             print_progress(f"a job of {pods} pods, {kind.title}, {limits.title} ...")
-            seconds, processor = await _run(plane, api, templates[kind], pods)
+            seconds, processor = await run_pods(plane, api, specs[kind], pods)
             print_progress(f"  {seconds:.1f} s")
             jobs.append(Job(kind, limits, pods, seconds, processor))
     return jobs
 
 
-async def _wait_account(api: ApiClient) -> None:
+async def wait_account(api: ApiClient) -> None:
     """Pods cannot be created before the controller manager has made their account."""
     async with asyncio.timeout(PLACED_SECONDS):
         while True:
@@ -111,7 +111,16 @@ async def _make_template(plane: ControlPlane, api: ApiClient, kind: Kind) -> Jso
     """Apply what ``dranet claim new`` writes for this cluster, and return the spec of its pod."""
     if not kind.ask:
         return {"containers": [{"name": "main", "image": "trainer"}]}
-    command = ("claim", "new", *kind.ask, "-n", NAMESPACE, "-o", "json")
+    *others, pod = await write_claim(plane, kind.ask)
+    for item in others:
+        await api.apply(path_of(item), item, FIELD_MANAGER)
+    spec: JsonObject = pod["spec"]
+    return spec
+
+
+async def write_claim(plane: ControlPlane, ask: Sequence[str]) -> list[JsonObject]:
+    """Return what ``dranet claim new`` writes for this cluster; the pod is last."""
+    command = ("claim", "new", *ask, "-n", NAMESPACE, "-o", "json")
     kubeconfig = ("--kubeconfig", str(plane.plan.kubeconfig("admin")))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "dranet", *command, *kubeconfig), stdout=asyncio.subprocess.PIPE
@@ -119,14 +128,11 @@ async def _make_template(plane: ControlPlane, api: ApiClient, kind: Kind) -> Jso
     text, _ = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"dranet {' '.join(command)} ended with {process.returncode}")
-    *others, pod = json.loads(text)["items"]
-    for item in others:
-        await api.apply(path_of(item), item, FIELD_MANAGER)
-    spec: JsonObject = pod["spec"]
-    return spec
+    items: list[JsonObject] = json.loads(text)["items"]
+    return items
 
 
-async def _run(
+async def run_pods(
     plane: ControlPlane, api: ApiClient, spec: JsonObject, pods: int
 ) -> tuple[float, dict[str, float]]:
     """Delete those before, create the pods, wait until each has a node; return seconds and processor time."""

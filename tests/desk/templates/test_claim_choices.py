@@ -169,9 +169,21 @@ def test_a_vendor_that_does_not_say_the_numa_node_gets_groups_that_cannot_be_mix
     excluded = {tuple(c["requests"]) for c in devices_of(choice(machine))["constraints"]}
 
     assert [one["name"] for one in nic["firstAvailable"]] == ["numa-0", "numa-1", "any"]
-    assert [one["name"] for one in gpu["firstAvailable"]] == ["numa-0", "numa-1"]
+    assert [one["name"] for one in gpu["firstAvailable"]] == ["numa-1", "numa-0"], "the pairs weigh the same"
     assert set(constraints(choice(machine))) == {"resource.kubernetes.io/pciBusID"}
     assert excluded == {("nic/numa-0", "gpu/numa-1"), ("nic/numa-1", "gpu/numa-0")}
+
+
+@pytest.mark.parametrize("layout", ["azure-nd-h100-v5", "azure-gb300", "infiniband-only"])
+def test_every_pair_of_one_group_weighs_the_same_and_more_than_any_other(layout: str) -> None:
+    """A scheduler adds up the places of the alternatives, and prefers the node with the least sum."""
+    nic, gpu = devices_of(choice(world(layout, Gpus.VENDOR)))["requests"]
+    nics, gpus = ({one["name"]: i for i, one in enumerate(r["firstAvailable"])} for r in (nic, gpu))
+    pairs = {nics[group] + gpus[group] for group in nics.keys() & gpus.keys()}
+    others = {nics["any"] + place for place in gpus.values()}
+
+    assert len(pairs) == 1
+    assert max(pairs) < min(others)
 
 
 def test_a_rung_is_by_an_attribute_of_one_type_and_never_by_a_list() -> None:
