@@ -15,12 +15,14 @@ import asyncio
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dranet.claims.alignment import best_possible, level
 from dranet.desk.hardware.nodes import read_hardware
-from dranet.desk.templates.odds import alignment_odds
+from dranet.desk.templates.candidates import NotAvailable
+from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.plugin_notes import find_luck
 from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.shapes import Shape
 from dranet.model.facts import Distance
@@ -33,7 +35,7 @@ from tests.desk.scheduler.claim_new import Asked, fill_all
 from tests.desk.scheduler.layouts import Machine, list_machines
 from tests.desk.scheduler.settings import SETTINGS, Setting
 from tests.desk.templates.distances import distances_of, good_nics, has_rdma
-from tests.desk.templates.layout_clusters import Gpus, World, world
+from tests.desk.templates.layout_clusters import PLUGIN_RESOURCE, Gpus, World, node_of, plugin_world, world
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 ASKS = {
@@ -43,15 +45,19 @@ ASKS = {
     "whole node": ClaimRequest(1, 1, per_node=True),
 }
 """GPUs and NICs of each pod."""
-PUBLISHERS = (Gpus.OURS, Gpus.VENDOR_OWN_NAMES, Gpus.VENDOR, Gpus.VENDOR_NUMA)
-_SETTING_NAMES = ("defaults", "with list attributes")
+PLUGIN_ASKS = {
+    **{claim: replace(ask, gpu_resource=PLUGIN_RESOURCE) for claim, ask in ASKS.items()},
+    "1/1 --each-numa": ClaimRequest(1, 1, each_numa=True, gpu_resource=PLUGIN_RESOURCE),
+}
+PUBLISHERS = (Gpus.OURS, Gpus.VENDOR, Gpus.VENDOR_NUMA)
+_LISTS_WITHOUT_USE = "1.36 with list attributes"
+"""There the gate does not reach the scheduler's allocator, so that the driver's setting stays off."""
 
 Distances = Sequence[Distance | None]
 
 
 _SHORT = {
     Gpus.OURS: "ours",
-    Gpus.VENDOR_OWN_NAMES: "vendor's of 2025",
     Gpus.VENDOR: "vendor's without numaNode",
     Gpus.VENDOR_NUMA: "vendor's with numaNode",
 }
@@ -76,7 +82,10 @@ _Found = Mapping[Row, Mapping[tuple[str, str], Sequence[str]]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    settings = [s for s in SETTINGS if s.version in options.versions and s.name in _SETTING_NAMES]
+    names = [
+        f"{version} {name}" for version in options.versions for name in ("defaults", "with list attributes")
+    ]
+    settings = [s for s in SETTINGS if f"{s.version} {s.name}" in {*names} - {_LISTS_WITHOUT_USE}]
     try:
         kits = {version: find_kit(build.print_progress, version) for version in options.versions}
         return run_isolated(lambda: asyncio.run(_run(kits, settings, options.layouts)))
@@ -103,7 +112,7 @@ async def _run(
         wanted = [machine for machine in machines if _is_wanted(machine, layouts)]
         async for filled in fill_all(kits[setting.version], setting, wanted, Path(WORK_DIR)):
             for asked in filled:
-                if not asked.machine.is_nearest:
+                if asked.choice and not asked.machine.is_nearest:
                     who = _SHORT[asked.machine.gpus], _name_claim(asked)
                     found[judge(asked)][who].append(_name_setting(setting))
     _print_rows(found, list(map(_name_setting, settings)))
@@ -132,7 +141,8 @@ def judge(asked: Asked) -> Row:
         got += distances_of(mine.devices(devices), mine)
         taken |= devices
     expected = [found for pod in asked.expected for found in pod.distances]
-    form = describe_form(asked.choice.attempt.shape) if asked.choice else "nothing: too few devices"
+    assert asked.choice is not None
+    form = describe_form(asked.choice.attempt.shape)
     return Row(machine.layout, form, *map(describe, (expected, best, got)))
 
 
@@ -175,39 +185,52 @@ def _name_setting(setting: Setting) -> str:
 
 def _print_rows(found: _Found, every: Sequence[str]) -> None:
     """A row for all publishers and claims that have it on the same schedulers."""
-    lines = [
-        (row.layout, publishers, claims, row.form, row.expected, row.best, row.got, where)
-        for row, settings_of in sorted(found.items(), key=lambda item: item[0].layout)
-        for publishers, claims, where in _join(settings_of, every)
-    ]
+    lines = []
+    for layout in sorted({row.layout for row in found}):
+        rows = {row: settings_of for row, settings_of in found.items() if row.layout == layout}
+        publishers = list(dict.fromkeys(publisher for row in rows.values() for publisher, _ in row))
+        for row, settings_of in rows.items():
+            for some, claims, where in _join(settings_of):
+                names = _all_or(some, publishers), _all_or(claims, list(ASKS)), _all_or(where, every)
+                lines.append((layout, *names[:2], row.form, row.expected, row.best, row.got, names[2]))
     header = ("layout", "GPUs", "of each", "`claim new` writes", "expected", "possible", "pods got", "on")
     _print_table(header, lines)
 
 
+def _all_or(some: Sequence[str], every: Sequence[str]) -> str:
+    return "all" if set(some) == set(every) else ", ".join(some)
+
+
 def _join(
-    settings_of: Mapping[tuple[str, str], Sequence[str]], every: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
-    claims_on: dict[tuple[str, str], list[str]] = defaultdict(list)
+    settings_of: Mapping[tuple[str, str], Sequence[str]],
+) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
+    """Publishers, claims and schedulers of each row."""
+    claims_on: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for (publisher, claim), settings in settings_of.items():
-        where = "all" if list(settings) == list(every) else ", ".join(settings)
-        claims_on[publisher, where].append(claim)
-    publishers_on: dict[tuple[str, str], list[str]] = defaultdict(list)
+        claims_on[publisher, tuple(settings)].append(claim)
+    publishers_on: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
     for (publisher, where), claims in claims_on.items():
-        publishers_on[", ".join(claims), where].append(publisher)
+        publishers_on[tuple(claims), where].append(publisher)
     for (joined, where), publishers in publishers_on.items():
-        yield ", ".join(publishers), joined, where
+        yield publishers, joined, where
 
 
 def _print_odds(layouts: Iterable[str]) -> None:
-    rows = []
-    for layout in layouts:
-        (node,) = read_hardware(world(layout).slices).nodes
-        node = node.with_nics(lambda nic: nic.is_up and nic.has_rdma)
-        odds = [alignment_odds(node, ask.gpus, ask.nics) for ask in ASKS.values() if not ask.per_node]
-        rows.append((layout, *(str(found) if found else "too few devices" for found in odds)))
-    _print_table(
-        ("layout, GPUs of a device plugin", *(c for c, ask in ASKS.items() if not ask.per_node)), rows
-    )
+    """What a claim for NICs gets beside GPUs of a device plugin, without a scheduler."""
+    rows = [(layout, *(find_odds(layout, ask) for ask in PLUGIN_ASKS.values())) for layout in layouts]
+    _print_table(("layout, GPUs of a device plugin", *PLUGIN_ASKS), rows)
+
+
+def find_odds(layout: str, ask: ClaimRequest) -> str:
+    """``PIX in 1/8, NODE in 3/8, SYS in 1/2``, of a pod's farthest NIC; ``none`` where nothing is written."""
+    machine = plugin_world(layout)
+    try:
+        choice = choose_claim(ask, read_hardware(machine.slices, [node_of(machine)]))
+    except NotAvailable:
+        return "none"
+    (trial,) = choice.attempt.trials
+    odds = find_luck(choice, trial)
+    return str(odds) if odds else describe(trial.pods[0].distances)
 
 
 def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

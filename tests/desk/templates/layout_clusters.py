@@ -20,6 +20,7 @@ from tests.data import gpu_drivers
 from tests.data.layouts import read_layout
 
 JsonObject = dict[str, Any]
+PLUGIN_RESOURCE = "nvidia.com/gpu"
 
 
 class Gpus(StrEnum):
@@ -107,3 +108,25 @@ def build_world(
 def _slices(driver: str, devices: list[Device], node: str, policy: Policy) -> list[JsonObject]:
     pages = build_pages(build_slices(devices, policy))
     return [gpu_drivers.build_slice(driver, node, list(page)) for page in pages]
+
+
+@cache
+def plugin_world(layout: str, node: str = "node-1") -> World:
+    """Without the GPUs in any slice; the node still has them."""
+    machine = world(layout, node=node)
+    slices = [
+        {**entry, "spec": {**entry["spec"], "devices": [d for d in entry["spec"]["devices"] if _is_nic(d)]}}
+        for entry in machine.slices
+    ]
+    return World(node, tuple(slices), machine.gpus, machine.nics)
+
+
+def _is_nic(device: JsonObject) -> bool:
+    return not device["name"].startswith("gpu-")
+
+
+def node_of(machine: World, resource: str = PLUGIN_RESOURCE, number: int | None = None) -> JsonObject:
+    """The Node, which has all its GPUs, or a ``number`` of them, from a device plugin."""
+    number = len(machine.gpus) if number is None else number
+    allocatable = {"cpu": "64", "memory": "1Ti", resource: str(number)}
+    return {"metadata": {"name": machine.node}, "status": {"allocatable": allocatable}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from functools import cache
 from itertools import combinations, product
 from typing import Any
 
@@ -21,31 +20,17 @@ from dranet.model.device import Device
 from dranet.model.facts import Distance
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.desk.templates.distances import allocate_choice, best_rank, good_nics
-from tests.desk.templates.layout_clusters import JsonObject, World, world
+from tests.desk.templates.layout_clusters import (
+    PLUGIN_RESOURCE,
+    JsonObject,
+    World,
+    node_of,
+    plugin_world,
+    world,
+)
 
 WITH_GPUS = [layout for layout in CLAIMED_LAYOUTS if layout != "plain-server"]
-NVIDIA = "nvidia.com/gpu"
-
-
-@cache
-def plugin_world(layout: str, node: str = "node-1") -> World:
-    """Without the GPUs in any slice; the node still has them."""
-    machine = world(layout, node=node)
-    slices = [
-        {**entry, "spec": {**entry["spec"], "devices": [d for d in entry["spec"]["devices"] if is_nic(d)]}}
-        for entry in machine.slices
-    ]
-    return World(node, tuple(slices), machine.gpus, machine.nics)
-
-
-def is_nic(device: JsonObject) -> bool:
-    return not device["name"].startswith("gpu-")
-
-
-def node_of(machine: World, resource: str = NVIDIA, number: int | None = None) -> JsonObject:
-    number = len(machine.gpus) if number is None else number
-    allocatable = {"cpu": "64", "memory": "1Ti", resource: str(number)}
-    return {"metadata": {"name": machine.node}, "status": {"allocatable": allocatable}}
+NVIDIA = PLUGIN_RESOURCE
 
 
 def choice(*machines: World, nodes: list[JsonObject] | None = None, **asked: Any) -> Choice:
