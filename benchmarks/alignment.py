@@ -17,7 +17,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from dranet.cluster.slice_plan import Feature, build_pages, withhold
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices
+from dranet.model.attributes import STANDARD_NUMA_NODE, STANDARD_PCI_BUS_ID
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance
 from dranet.view.options import read_capture
@@ -88,6 +89,8 @@ class Scene:
     """For each node."""
     devices: int = 1
     """GPUs and NICs of each pod."""
+    has_numa: bool = False
+    """The vendor's driver publishes the NUMA node of its GPUs, as NVIDIA's does from v0.5.0 on."""
     taken: float = 0.0
     """The share of GPUs and of NICs that others have, each chosen at random; then the job has as many pods as
     fit with pairs at the best distance alone."""
@@ -101,6 +104,7 @@ SCENES = (
     Scene("azure-gb300, half of all GPUs and NICs taken at random", ("azure-gb300",), taken=0.5),
     Scene("azure-nd-h100-v5, 4 GPUs and 4 NICs", ("azure-nd-h100-v5",), pods=2, devices=4),
     Scene("azure-nd-h100-v5, 2 and 2, half taken", ("azure-nd-h100-v5",), devices=2, taken=0.5),
+    Scene("oci-gb200, GPUs with NUMA nodes", ("oci-gb200",), has_numa=True),
 )
 
 
@@ -122,19 +126,18 @@ class Machine:
             yield {**entry, "metadata": {"name": f"{node}-{number}"}, "spec": spec}
 
 
-@cache
-def read_machine(layout: str) -> Machine:
+def read_machine(layout: str, *, has_numa: bool = False) -> Machine:
     """NICs as the driver publishes them, GPUs as the vendor's DRA driver does."""
     facts = read_capture(str(_DATA / layout / "capture.json"), "capture").facts
     decisions = take_inventory(facts, {}, Policy())
     cards = {d.device.pci_address: d.device for d in decisions if d.device.kind is DeviceKind.GPU}
     nics = [d.device for d in decisions if d.published and d.device.kind is not DeviceKind.GPU]
     theirs = list(yaml.safe_load_all((_DATA / layout / "gpu-slices.yaml").read_text(encoding="utf-8")))
-    names = {
-        device["attributes"]["resource.kubernetes.io/pciBusID"]["string"]: device["name"]
-        for entry in theirs
-        for device in entry["spec"]["devices"]
-    }
+    published = [device for entry in theirs for device in entry["spec"]["devices"]]
+    addresses = {d["name"]: d["attributes"][STANDARD_PCI_BUS_ID.qualified]["string"] for d in published}
+    gpus = {name: cards[address] for name, address in addresses.items()}
+    for device in published if has_numa else ():
+        device["attributes"][STANDARD_NUMA_NODE.qualified] = {"int": gpus[device["name"]].numa_node}
     pages = [withhold(page, frozenset(Feature)) for page in build_pages(build_slices(nics))]
     ours = [
         {
@@ -148,7 +151,6 @@ def read_machine(layout: str) -> Machine:
         }
         for page in pages
     ]
-    gpus = {names[address]: card for address, card in cards.items()}
     return Machine([*ours, *theirs], gpus, {nic.name: nic for nic in nics})
 
 
@@ -317,7 +319,8 @@ async def measure(kit: ControlPlaneKit, scene: Scene, nodes: int, rounds: int) -
 async def _publish(api: ApiClient, scene: Scene, nodes: int) -> Cluster:
     """Create nodes, slices, classes, and the claims of others."""
     names = [f"node-{number:03}" for number in range(nodes)]
-    machines = {name: read_machine(scene.layouts[i % len(scene.layouts)]) for i, name in enumerate(names)}
+    kinds = [read_machine(layout, has_numa=scene.has_numa) for layout in scene.layouts]
+    machines = {name: kinds[number % len(kinds)] for number, name in enumerate(names)}
     cluster = Cluster(machines, _take(machines, scene.taken))
     for item in (*read_manifests("deviceclasses.yaml"), _VENDORS_CLASS):
         await api.apply(path_of(item), item, FIELD_MANAGER)
@@ -389,8 +392,9 @@ def _name_template(spec: JsonObject, name: str) -> JsonObject:
 
 
 async def _list_claims(api: ApiClient) -> list[JsonObject]:
-    items: list[JsonObject] = (await api.list(paths.resource_claims(NAMESPACE)))["items"]
-    return items
+    """Those of the pods. A controller whose cache is behind makes one more now and then, without devices."""
+    items = (await api.list(paths.resource_claims(NAMESPACE)))["items"]
+    return [item for item in items if (item.get("status") or {}).get("allocation")]
 
 
 def _describe_form(template: JsonObject) -> str:
