@@ -131,24 +131,29 @@ def _compare(asked: Asked, report: ClaimReport) -> None:
     report.counts["pods"] += len(list(asked.filling.pods))
     if asked.refusal and asked.machine.is_nearest:
         report.differences.append(f"{asked.machine.title}: the nearest is refused, too: {asked.refusal}")
-    for number, step in enumerate(asked.filling.steps):
-        title = f"{asked.machine.title}, pod {number}"
+    pods = 0
+    for step in asked.filling.steps:
+        title = f"{asked.machine.title}, pod {pods}"
         if step.is_given_up:
             report.given_up.append(title)
             continue
         difference = find_difference(report.setting, step.given, step.foretold)
         if difference is not None and not find_reason(report.setting, step.given, step.foretold):
             report.differences.append(f"{title}: {difference.text}")
-        report.differences += [f"{title}: {text}" for text in _judge(report.setting, asked, number, step)]
+        if step.devices:
+            report.differences += [f"{title}: {text}" for text in _judge(report.setting, asked, pods, step)]
+        pods += bool(step.devices)
+    if pods < len(asked.expected) and not any(step.is_given_up for step in asked.filling.steps):
+        report.differences.append(
+            f"{asked.machine.title}: {asked.filling.steps[-1].message}, but claim new says that "
+            f"{len(asked.expected)} fit"
+        )
 
 
 def _judge(setting: Setting, asked: Asked, number: int, step: Step) -> Iterator[str]:
-    """Where the scheduler did not do what ``claim new`` had said."""
+    """Where the scheduler gave other devices than ``claim new`` had said."""
     said = len(asked.expected)
-    if not step.devices:
-        if number < said:
-            yield f"{step.message}, but claim new says that {said} fit"
-    elif number >= said:
+    if number >= said:
         yield f"allocated, but claim new says {asked.refusal or f'that {said} fit'}"
     elif setting.is_ordered:
         pod = asked.expected[number]

@@ -50,14 +50,19 @@ class Filling:
     """One, as the server keeps it."""
     slices: list[Json]
     manifests: Sequence[Json]
-    """A pod with its templates."""
+    """A pod with its templates, or one for each template to choose from."""
     steps: list[Step] = field(default_factory=list)
     holders: list[Json] = field(default_factory=list)
     """The claims that have devices."""
 
     @property
     def is_over(self) -> bool:
-        return bool(self.steps) and not self.steps[-1].devices
+        """Whether each kind of pod was refused once."""
+        return self._refusals == len([item for item in self.manifests if item["kind"] == "Pod"])
+
+    @property
+    def _refusals(self) -> int:
+        return sum(not step.devices for step in self.steps)
 
     @property
     def pods(self) -> Iterator[frozenset[str]]:
@@ -65,9 +70,9 @@ class Filling:
         return (step.devices for step in self.steps if step.devices)
 
     def build_case(self, number: int) -> Case:
-        """The next pod."""
+        """The next pod: of the first kind that was not refused."""
         node = self.nodes[0]["metadata"]["name"]
-        claims, pod = instantiate(self.manifests, f"{node}-{len(self.steps)}", node)
+        claims, pod = instantiate(self.manifests, f"{node}-{len(self.steps)}", node, self._refusals)
         return Case(number, self.title, self.nodes, [], [], self.slices, self.holders, claims, pod)
 
 

@@ -118,9 +118,10 @@ def write_plain(machine: Machine, nic_class: str, gpu_class: str) -> tuple[Json,
     return template, pod
 
 
-def instantiate(manifests: Sequence[Json], name: str, node: str) -> tuple[list[Json], Json]:
-    """The claims and the pod of manifests, as Kubernetes makes them from the templates, for one node."""
-    pod = next(item for item in manifests if item["kind"] == "Pod")
+def instantiate(manifests: Sequence[Json], name: str, node: str, kind: int = 0) -> tuple[list[Json], Json]:
+    """The claims and a pod of manifests, as Kubernetes makes them from the templates, for one node. ``kind``
+    is its number among the pods of the manifests."""
+    pod = [item for item in manifests if item["kind"] == "Pod"][kind]
     templates = {
         item["metadata"]["name"]: item["spec"]["spec"]
         for item in manifests
