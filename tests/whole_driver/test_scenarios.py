@@ -199,7 +199,7 @@ class TestFailures:
         done = run(dranet_command("testbed", "run", str(path)))
         assert done.returncode == 2
         assert done.stderr.startswith("dranet: scenario lost: hardware: ")
-        assert "dgx-h100, two-nic" in done.stderr
+        assert "dgx-h100, gb200, two-nic" in done.stderr
         assert done.stderr.count("\n") == 1
         assert not done.stdout
 
