@@ -81,6 +81,7 @@ def test_a_fixture_counts_for_the_tests_that_it_serves(tmp_path: Path) -> None:
         ("pytestmark = pytest.mark.kernel\n", {"kernel"}),
         ("pytestmark = [\n    pytest.mark.testbed,\n    pytest.mark.timeout(3),\n]\nx = 1\n", {"testbed"}),
         ("pytestmark = [pytest.mark.process, pytest.mark.timeout(3)]  # long\n", {"process"}),
+        ('pytestmark = pytest.mark.process(unless="it is kept")\n', {"process"}),
         ("@pytest.mark.kernel\ndef test_it(): ...\n", set()),
         ("pytestmark = pytest.mark.timeout(3)\n@pytest.mark.kernel\ndef test_it(): ...\n", set()),
     ],
@@ -124,3 +125,16 @@ def test_what_differs_from_the_main_branch_is_what_git_says(tmp_path: Path) -> N
     (tmp_path / "edited").write_text("y")
     (tmp_path / "new").write_text("x")
     assert list_changed(tmp_path) == ["committed", "edited", "new"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("mark", "is_certain"), [("process", True), ("process(unless='it is kept')", False)])
+def test_a_marker_that_may_not_be_needed_says_so(tmp_path: Path, mark: str, is_certain: bool) -> None:
+    """The plugin's properties of a test that used nothing, as the check of a whole run reads them."""
+    test = f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass\n"
+    (tmp_path / "test_it.py").write_text(test)
+    done = run_pytest(tmp_path, "--junit-xml=report.xml")
+
+    assert done.returncode == 0, done.stdout
+    report = (tmp_path / "report.xml").read_text()
+    assert ('name="needs" value="[\'process\']"' in report.replace("&#x27;", "'")) is is_certain
