@@ -329,7 +329,7 @@ class Settings(Struct, frozen=True):
         False,
         _boolean,
         "publish resource.kubernetes.io/numaNode as a list, and pcieRoot of a NIC that shares no root with a "
-        "GPU; needs the cluster's feature gate DRAListTypeAttributes",
+        "GPU; needs Kubernetes 1.37 and its feature gate DRAListTypeAttributes",
     )
     move_ib_interfaces: bool = _setting(
         True,

@@ -28,6 +28,8 @@ from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.trial import Distances, find_best
 from dranet.model.facts import distance
 
+_NONE_IN_USE = InUse()
+
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
@@ -43,7 +45,7 @@ class _Choices:
         pairs = pair(self.nics, self.gpus).pairs
         return tuple(_measure(self.nics[one.nic], self.gpus[one.gpu or 0]) for one in pairs)
 
-    def find_best(self, in_use: InUse = InUse()) -> tuple[DevicePair, ...]:  # noqa: B008 -- is frozen
+    def find_best(self, in_use: InUse = _NONE_IN_USE) -> tuple[DevicePair, ...]:
         """The best pairs of all devices that are not in use, with its own GPUs where they are as good."""
         nics = (*self.nics, *(nic for nic in self.other_nics if not in_use.holds(nic.device.id)))
         gpus = (*self.gpus, *(gpu for gpu in self.other_gpus if not in_use.holds(gpu.device.id)))

@@ -13,12 +13,11 @@ from dranet.desk.hardware.places import (
     Place,
     address_of,
     locate,
-    numa_node_of,
     read_near_gpus,
     text_of,
     value_of,
 )
-from dranet.desk.hardware.platforms import Assumption, assume_numa_nodes
+from dranet.desk.hardware.platforms import Assumption
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model import attributes as a
 from dranet.model.facts import Distance, distance
@@ -190,7 +189,6 @@ class Hardware:
     """They publish NICs in the same words, which are left out likewise."""
     defects: tuple[str, ...] = ()
     """Pools of which no scheduler would take anything, each with the reason."""
-
     gpu_parts: tuple[str, ...] = ()
     """Profiles of the parts of GPUs that are offered."""
     has_other_gpu_devices: bool = False
@@ -305,11 +303,7 @@ def _read_node(
     nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
     gpus = [device for device in free if device.driver == gpu_driver and is_gpu_or_part(device)]
     named = _name_gpus(node, nics, [device for device in devices if is_gpu_or_part(device)])
-    assumption = assume_places(nics, gpus)
-    numas = assumption.numa_nodes if assumption else {}
-    places = locate(
-        nics, [*gpus, *named], {gpu.id: numas[at] for gpu in gpus if (at := address_of(gpu)) in numas}
-    )
+    places, assumption = locate(nics, [*gpus, *named])
     nic_spots, gpu_spots, named_spots = (
         tuple(Spot(device, places[device.id]) for device in kind) for kind in (nics, gpus, named)
     )
@@ -329,14 +323,6 @@ def _name_gpus(node: Node, nics: Sequence[Candidate], gpus: Sequence[Candidate])
     spec = {"driver": _UNPUBLISHED, "nodeName": node.name, "pool": pool, "devices": devices}
     inventory = Inventory.read([{"metadata": {"name": _UNPUBLISHED}, "spec": spec}])
     return _candidates(inventory.pools_for(node))
-
-
-def assume_places(nics: Iterable[Candidate], gpus: Iterable[Candidate]) -> Assumption | None:
-    """Only where neither the NICs nor the GPUs publish anything about the place of a GPU."""
-    lost = [gpu for gpu in gpus if numa_node_of(gpu) is None]
-    if not lost or any(read_near_gpus(nic).distance is not None for nic in nics):
-        return None
-    return assume_numa_nodes({address_of(gpu) for gpu in lost})
 
 
 def _taint_of(device: Candidate) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.desk.allocation.devices import Candidate
+from dranet.desk.hardware.platforms import Assumption, assume_numa_nodes
 from dranet.model import attributes as a
 from dranet.model.facts import Distance
 
@@ -118,19 +119,24 @@ def _read_addresses(nic: Candidate, *attributes: a.Attribute) -> tuple[str, ...]
 
 
 def locate(
-    nics: Sequence[Candidate], gpus: Sequence[Candidate], assumed: Mapping[DeviceId, int] | None = None
-) -> dict[DeviceId, Place]:
-    """The place of each device of one node.
+    nics: Sequence[Candidate], gpus: Sequence[Candidate]
+) -> tuple[dict[DeviceId, Place], Assumption | None]:
+    """The place of each device of one node, and what was assumed of the GPUs, where no attribute has their
+    NUMA nodes.
 
     Args:
         nics: those of this driver, or of DraNet.
         gpus: those of any driver.
-        assumed: NUMA nodes of GPUs where no attribute has them.
     """
     devices = (*nics, *gpus)
     near = {nic.id: read_near_gpus(nic) for nic in nics}
     statements = tuple(_statements(near, gpus))
-    numas = _find_numa_nodes(devices, near, gpus) | dict(assumed or {})
+    numas = _find_numa_nodes(devices, near, gpus)
+    assumption = _assume(near.values(), gpus)
+    if assumption is not None:
+        numas |= {
+            gpu.id: node for gpu in gpus if (node := assumption.numa_nodes.get(address_of(gpu))) is not None
+        }
     roots = {device.id: text_of(device, a.STANDARD_PCIE_ROOT.qualified) for device in devices}
     switches = {device.id: text_of(device, a.PCIE_SWITCH.qualified) for device in devices}
     for nic, far, gpu in statements:
@@ -140,7 +146,7 @@ def locate(
             switches[gpu] = switches[nic]
     own = {device.id: switches[device.id] or f"port above {address_of(device)}" for device in devices}
     ports, lists = _join_ports(own, statements), _join_roots(nics)
-    return {
+    places = {
         device.id: _place(
             device,
             ports[device.id],
@@ -151,6 +157,15 @@ def locate(
         )
         for device in devices
     }
+    return places, assumption
+
+
+def _assume(near: Iterable[NearGpus], gpus: Iterable[Candidate]) -> Assumption | None:
+    """Only where neither the NICs nor the GPUs publish anything about the place of a GPU."""
+    lost = [gpu for gpu in gpus if numa_node_of(gpu) is None]
+    if not lost or any(known.distance is not None for known in near):
+        return None
+    return assume_numa_nodes({address_of(gpu) for gpu in lost})
 
 
 def _statements(near: Mapping[DeviceId, NearGpus], gpus: Iterable[Candidate]) -> Iterator[_Statement]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-_GRACE = re.compile("00([0-3])[89]:")
+_GRACE = re.compile("00([01])[89]:")
 
 _Convention = Callable[[str], int | None]
 """PCI address -> NUMA node; ``None`` for an address that the machine does not have."""
@@ -48,7 +48,7 @@ def _grace(address: str) -> int | None:
 
 PLATFORMS = (
     Platform(
-        "Azure ND H100 v5 and ND H200 v5",
+        "Azure ND H100 v5",
         "topology/ndv5-topo.xml of Azure/azhpc-images",
         _domains((0x1, 0x2, 0x3, 0x8), (0x9, 0xA, 0xB, 0xC)),
     ),
@@ -58,7 +58,7 @@ PLATFORMS = (
         _domains((0x3, 0x4), (0x1, 0x2), (0xD, 0xE), (0xB, 0xC)),
     ),
     Platform(
-        "NVIDIA Grace (GB200, GB300, GH200)",
+        "NVIDIA GB200 and GB300",
         "the tables of DraNet's examples for OCI GB200 and Azure GB300",
         _grace,
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.hardware.nodes import Spot, assume_places, is_gpu_or_part, is_network_device
+from dranet.desk.hardware.nodes import Spot, is_gpu_or_part, is_network_device
 from dranet.desk.hardware.places import PLACES, DeviceId, Place, address_of, locate, text_of
 from dranet.desk.hardware.platforms import Assumption
 
@@ -34,11 +34,7 @@ def find_spots(devices: Iterable[Candidate]) -> NodeSpots:
         address = address_of(gpu)
         if address and _count_places(gpu) > (_count_places(whole[address]) if address in whole else -1):
             whole[address] = gpu
-    assumption = assume_places(nics, whole.values())
-    numas = assumption.numa_nodes if assumption else {}
-    places = locate(
-        nics, list(whole.values()), {gpu.id: numas[at] for at, gpu in whole.items() if at in numas}
-    )
+    places, assumption = locate(nics, list(whole.values()))
     at = {address: places[gpu.id] for address, gpu in whole.items()}
     return NodeSpots(
         {nic.id: Spot(nic, places[nic.id]) for nic in nics},

@@ -23,7 +23,14 @@ from dranet.desk.lint.selectors import (
     match_all,
     request_selectors,
 )
-from dranet.model.attributes import RDMA, TYPE
+from dranet.model.attributes import (
+    MORE_NEAREST_GPUS,
+    MORE_NUMA_NODE_GPUS,
+    NEAREST_GPUS,
+    NUMA_NODE_GPUS,
+    RDMA,
+    TYPE,
+)
 from dranet.model.device import DeviceKind, find_resource_vendor
 
 _GPU_CLASSES = {"dranet-gpu": "", "mig.nvidia.com": "gpu.nvidia.com", "vfio.gpu.nvidia.com": "gpu.nvidia.com"}
@@ -37,7 +44,9 @@ _PLACES = frozenset(
     | {"numaNode", "numa", "uuid", "parentUUID", "index", "minor", "ifName", "rdmaDevice"}
 )
 """Attributes whose value names a device or its place, without their domains."""
-_NEAR_GPUS = frozenset({"nearestGpus", "nearestGpus2", "numaNodeGpus", "numaNodeGpus2"})
+_NEAR_GPUS = frozenset(
+    attribute.name for attribute in (NEAREST_GPUS, MORE_NEAREST_GPUS, NUMA_NODE_GPUS, MORE_NUMA_NODE_GPUS)
+)
 
 
 class DemandKind(Enum):

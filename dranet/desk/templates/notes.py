@@ -139,7 +139,7 @@ def _why(choice: Choice) -> Iterator[str]:
 def _about_roots(choice: Choice) -> Iterator[str]:
     if any(relation.is_listed for relation in choice.attempt.shape.relations):
         yield "These NICs share no PCIe root with a GPU. Their pcieRoot is a list of their own root and those"
-        yield "of the GPUs of their NUMA node, which a cluster compares with DRAListTypeAttributes on."
+        yield "of the GPUs of their NUMA node, which Kubernetes 1.37 compares with DRAListTypeAttributes on."
     elif choice.candidates.request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
         yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
 

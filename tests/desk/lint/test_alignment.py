@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,13 @@ from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.lint import LintFinding, Scope, lint_object, read_devices
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.request import ClaimRequest
+from dranet.model.attributes import (
+    MORE_NEAREST_GPUS,
+    MORE_NUMA_NODE_GPUS,
+    NEAREST_GPUS,
+    NUMA_NODE_GPUS,
+    Attribute,
+)
 from tests.data import gpu_drivers
 from tests.data.layouts import CLAIMED_LAYOUTS, read_gpus
 from tests.desk.lint.objects import OURS, claim, device_class, pod, request, scope, selectors, template
@@ -383,6 +391,17 @@ def test_two_extended_resources_of_classes_are_related_by_nothing() -> None:
     assert finding.text.endswith("the NICs of example.com/nic")
 
 
+@pytest.mark.parametrize("attribute", [NEAREST_GPUS, MORE_NEAREST_GPUS, NUMA_NODE_GPUS, MORE_NUMA_NODE_GPUS])
+def test_a_nic_is_placed_by_the_gpus_that_it_names(attribute: Attribute) -> None:
+    """The GPU is named, too, so there is nothing left to relate."""
+    gpu = 'device.attributes["resource.kubernetes.io"].pciBusID == "0000:18:00.0"'
+    near = f'device.attributes["dra.net"].{attribute.name}.contains("0000:18:00.0")'
+    body = claim(request("gpu", gpu, device_class="gpu.nvidia.com"), request("nic", near))
+
+    assert not found(body, scope(NIC))
+    assert found(claim(request("gpu", device_class="gpu.nvidia.com"), request("nic", near)), scope(NIC))
+
+
 def test_what_is_found_for_one_claim_is_not_looked_for_again() -> None:
     """A cluster has hundreds of claims and thousands of devices, and most claims are alike."""
     asked: list[str] = []
@@ -392,7 +411,7 @@ def test_what_is_found_for_one_claim_is_not_looked_for_again() -> None:
         return key.upper()
 
     judged = scope(NIC)
-    answers = [judged.once(key, lambda key=key: find(key)) for key in ("a", "b", "a")]  # type: ignore[misc]
+    answers = [judged.once(key, partial(find, key)) for key in ("a", "b", "a")]
 
     assert answers == ["A", "B", "A"]
     assert asked == ["a", "b"]

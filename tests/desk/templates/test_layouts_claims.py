@@ -15,9 +15,10 @@ from dranet.desk.hardware.nodes import read_hardware
 from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES
 from dranet.desk.kubeapi.validation import validate
 from dranet.desk.templates.candidates import NotAvailable
-from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
+from dranet.model.device import Device
 from tests.data.layouts import LAYOUTS
 from tests.desk.templates.distances import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.desk.templates.layout_clusters import Gpus, World, world
@@ -47,14 +48,22 @@ def test_a_generated_claim_gets_the_best_distance_or_is_refused_for_a_reason(lay
 def test_a_claim_is_the_best_in_whatever_order_the_driver_lists_its_gpus(layout: str, count: int) -> None:
     """NVIDIA's and Intel's drivers have no fixed one, so it differs from node to node."""
     machine = world(layout, Gpus.VENDOR)
-    nics = good_nics(machine, count, has_rdma(machine))
-    if count > min(len(machine.gpus), len(nics)):
+    nics, choice = nics_and_choice(machine, count)
+    if choice is None:
         return
-    choice = choose_claim(ClaimRequest(count, count, rdma=has_rdma(machine)), read_hardware(machine.slices))
     for seed in range(5):
         other = in_another_order(machine, Random(seed))
         wanted = best_rank(machine, nics, count, count)
         assert rank_of(allocate_choice(choice, other), machine) == wanted, seed
+
+
+def nics_and_choice(machine: World, count: int) -> tuple[list[Device], Choice | None]:
+    """As many NICs as GPUs, both for RDMA if there is any; no choice where the machine has fewer."""
+    rdma = has_rdma(machine)
+    nics = good_nics(machine, count, rdma)
+    if count > min(len(machine.gpus), len(nics)):
+        return nics, None
+    return nics, choose_claim(ClaimRequest(count, count, rdma=rdma), read_hardware(machine.slices))
 
 
 def in_another_order(machine: World, random: Random) -> World:
@@ -70,10 +79,9 @@ def in_another_order(machine: World, random: Random) -> World:
 def test_without_a_common_address_a_claim_is_the_best_or_says_so(layout: str, count: int) -> None:
     """No constraint can keep groups of GPUs apart whose driver has a name of its own for the PCI address."""
     machine = world(layout, Gpus.VENDOR_OWN_NAMES)
-    nics = good_nics(machine, count, has_rdma(machine))
-    if count > min(len(machine.gpus), len(nics)):
+    nics, choice = nics_and_choice(machine, count)
+    if choice is None:
         return
-    choice = choose_claim(ClaimRequest(count, count, rdma=has_rdma(machine)), read_hardware(machine.slices))
     given = allocate_choice(choice, machine)
 
     is_best = rank_of(given, machine) == best_rank(machine, nics, count, count)
