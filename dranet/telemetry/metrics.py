@@ -380,8 +380,8 @@ class ScrapeMetrics:
         )
         self.certificate_ok = r.gauge(
             "dranet_certificate_ok",
-            "0 while the files of [the port's certificate](../operations/status-page.md#tls) are bad, and the one before "
-            "stays in use; 1 also without TLS",
+            "0 while the files of [the port's certificate](../operations/status-page.md#tls) are bad, and "
+            "the one before stays in use; 1 also without TLS",
         )
         setting = {"setting": "`metrics_tls_cert`"}
         self._not_before, self._not_after = (

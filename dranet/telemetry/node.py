@@ -165,8 +165,8 @@ class DeviceFamilies:
         }
         self.pod_alignment = pod(
             "device_alignment_level",
-            "how far the device is from [the pod's GPU](../guides/alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, 4 `NODE`, "
-            "5 `SYS`; the most of a claim is its worst. Absent without a GPU, or if unknown",
+            "how far the device is from [the pod's GPU](../guides/alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, "
+            "4 `NODE`, 5 `SYS`; the most of a claim is its worst. Absent without a GPU, or if unknown",
             {**_POD, "level": "the same in words"},
         )
         self.pod_worse = pod(
@@ -214,13 +214,13 @@ class InventoryMetrics:
         )
         self.attributes_file_ok = r.gauge(
             "dranet_inventory_attributes_file_ok",
-            "0 while the file of [your attributes](../guides/devices.md#attributes-of-your-own) is bad; the last "
-            "good one counts",
+            "0 while the file of [your attributes](../guides/devices.md#attributes-of-your-own) is bad; the "
+            "last good one counts",
         )
         self.gpus = r.gauge(
             "dranet_inventory_gpus",
-            "GPUs of the node: to be offered by this driver, [left to others](../guides/gpus.md), or not yet known "
-            "whose",
+            "GPUs of the node: to be offered by this driver, [left to others](../guides/gpus.md), or not yet "
+            "known whose",
             {"state": "`ours`, `left`, `unknown`"},
         )
         self.warnings = r.gauge(
