@@ -31,6 +31,7 @@ NODE_COMMANDS = {
     "doctor": "dranet.cli.doctor.command",
     "ready": "dranet.cli.pod",
     "seccomp": "dranet.cli.pod",
+    "installed": "dranet.cli.installed",
 }
 """What runs on a node: the image holds these and the modules they reach (``tools.image.trees``)."""
 

@@ -20,7 +20,7 @@ from tools.manifests.chart_files import build_chart_files
 from tools.manifests.values import (
     FORMER,
     Value,
-    build_schema,
+    build_open_schema,
     in_one_line,
     list_values,
     refresh_comments,
@@ -34,7 +34,7 @@ _FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "00-namespace.yaml": ("The driver's namespace, which the other files need", ("namespace",)),
     "rbac.yaml": (
         "What the driver may do; why, line by line: docs/reference/permissions.md",
-        ("serviceaccount", "rbac"),
+        ("serviceaccount", "rbac", "viewer"),
     ),
     "admission-policy.yaml": (
         "What is refused at the API server, and why: docs/guides/admission.md",
@@ -74,7 +74,7 @@ def build_chart(folder: Path) -> Mapping[str, str]:
     return {
         "Chart.yaml": re.sub(r"^(version|appVersion): .*$", rf"\1: {__version__}", about, flags=re.MULTILINE),
         "values.yaml": refresh_comments((folder / "values.yaml").read_text()),
-        "values.schema.json": json.dumps(build_schema(), indent=2) + "\n",
+        "values.schema.json": json.dumps(build_open_schema(), indent=2) + "\n",
         **files,
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from tests.tools.manifests.chart.rendering import JsonObject, find, render
-from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
+from tests.tools.manifests.chart.value_sets import MONITORED, POOLS, SERVICE_MONITORED
 from tools.monitoring import list_alerts, read_dashboard, read_rules
 
-RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
+RULES_ON: JsonObject = {"prometheusRule": {"enabled": True}}
 
 
 def list_annotations(item: JsonObject) -> list[JsonObject]:
@@ -23,7 +23,7 @@ def test_the_rules_of_the_object_are_those_of_the_file() -> None:
 
 def test_runbooks_lead_where_the_values_say() -> None:
     values: JsonObject = {
-        "monitoring": {"rules": {"enabled": True, "runbookUrl": "https://wiki.example.com/a.html"}}
+        "prometheusRule": {"enabled": True, "runbookUrl": "https://wiki.example.com/a.html"}
     }
     links = [one["runbook_url"] for one in list_annotations(find(render(values), "PrometheusRule"))]
     assert links == [f"https://wiki.example.com/a.html#{alert.anchor}" for alert in list_alerts()]
@@ -50,8 +50,10 @@ def test_the_dashboard_is_whole() -> None:
 
 
 def test_targets_have_the_labels_that_the_rules_ask_for() -> None:
-    for values in (MONITORED, {**POOLS, **MONITORED}):
-        for endpoint in find(render(values), "PodMonitor")["spec"]["podMetricsEndpoints"]:
+    for values in (MONITORED, {**POOLS, **MONITORED}, SERVICE_MONITORED, {**POOLS, **SERVICE_MONITORED}):
+        kind = "ServiceMonitor" if "serviceMonitor" in values else "PodMonitor"
+        spec = find(render(values), kind)["spec"]
+        for endpoint in spec.get("endpoints") or spec["podMetricsEndpoints"]:
             assert endpoint["honorLabels"] is True
             made = {one.get("targetLabel"): one.get("replacement") for one in endpoint["relabelings"]}
             assert made["job"] == "dranet"
