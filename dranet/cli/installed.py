@@ -102,7 +102,7 @@ async def _fetch_driver(client: ApiClient, namespace: str, name: str) -> Driver:
 
 
 def judge(driver_name: str, drivers: Sequence[Driver], slices: Sequence[JsonObject]) -> Found:
-    """Say what is well and what is not."""
+    """Return what works and what does not."""
     unready = tuple(line for driver in drivers for line in _judge_daemonset(driver))
     nodes = sorted({_node(pod) for driver in drivers for pod in driver.pods if _is_ready(pod)})
     devices: Counter[str] = Counter()
