@@ -7,9 +7,12 @@ FROM --platform=$BUILDPLATFORM debian:trixie-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 python3-pip
 WORKDIR /source
 COPY LICENSE requirements.lock ./
+COPY testbed/debian testbed/debian
 COPY tools/image tools/image
 COPY dranet dranet
 ARG TARGETARCH
+# 1: fail if Debian no longer serves a locked package, instead of taking its newest version with a warning.
+ARG LOCKED
 RUN --mount=type=cache,target=/root/.cache/dranet \
     python3 -B -m tools.image rootfs --output /image ${TARGETARCH:+--arch ${TARGETARCH}}
 

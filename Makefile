@@ -14,6 +14,7 @@ KUBE_VERSION ?=
 HARDWARE ?= dgx-h100
 NODES ?= 1
 ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
+OUTPUT  ?= build/image-$(ARCH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
@@ -111,7 +112,7 @@ lock: setup ## update the locks of dependencies, with hashes and without address
 	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
 
 rootfs: setup ## build the image's root filesystem and archive without a container engine, into build/image-ARCH (amd64, arm64)
-	@$(BIN)/python -m tools.image rootfs --output build/image-$(ARCH) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
+	@$(BIN)/python -m tools.image rootfs --output $(OUTPUT) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
 
 image: ## build the container image with docker, podman or buildah
 	@tools/image/with-engine dranet $(ARCH)
