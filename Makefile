@@ -17,7 +17,7 @@ ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 OUTPUT  ?= build/image-$(ARCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
+.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock release-dry-run clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -119,6 +119,11 @@ image: ## build the container image with docker, podman or buildah
 
 image-lock: setup ## update the lock of the Debian packages of the image, and list what is newer
 	@$(BIN)/python -m tools.image lock
+
+RELEASE ?= build/release
+
+release-dry-run: setup ## make a whole release into RELEASE=build/release, and publish nothing; LOCKED=1 as the workflow does it
+	@$(BIN)/python -m tools.release build --output $(RELEASE)
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet

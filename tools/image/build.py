@@ -25,6 +25,7 @@ from tools.image.debian import ARCHITECTURES, LOCK_FILE, ImageError, Package, de
 from tools.image.oci import Layer, write_archive
 from tools.image.trees import PROGRAM, REPOSITORY, list_driver_files, make_driver
 from tools.image.wheels import REQUIREMENTS
+from tools.project import read_project
 
 Report = Callable[[str], None]
 """Takes one line of progress."""
@@ -134,6 +135,7 @@ def make_config(labels: Mapping[str, str]) -> dict[str, object]:
     The user is root by default, because the driver's folders and sockets belong to root on the node; the pod
     decides which of root's rights it keeps. Commands that need none of them run as any user.
     """
+    project = read_project()
     return {
         "User": "0:0",
         "Env": ["PATH=/usr/bin", "LANG=C.UTF-8"],
@@ -145,6 +147,9 @@ def make_config(labels: Mapping[str, str]) -> dict[str, object]:
             "org.opencontainers.image.description": "Kubernetes DRA network driver",
             "org.opencontainers.image.version": dranet.__version__,
             "org.opencontainers.image.licenses": "Apache-2.0",
+            "org.opencontainers.image.url": project.repository,
+            "org.opencontainers.image.source": project.repository,
+            "org.opencontainers.image.documentation": project.page("docs/README.md"),
             **labels,
         },
     }
@@ -218,7 +223,13 @@ def find_or_build(
 
 
 def _hash_sources() -> str:
-    files = [LOCK_FILE, REQUIREMENTS, REPOSITORY / "LICENSE", *sorted(Path(__file__).parent.glob("*.py"))]
+    files = [
+        LOCK_FILE,
+        REQUIREMENTS,
+        REPOSITORY / "LICENSE",
+        REPOSITORY / "pyproject.toml",
+        *sorted(Path(__file__).parent.glob("*.py")),
+    ]
     files += list_driver_files()
     whole = hashlib.sha256()
     for file in files:

@@ -165,7 +165,8 @@ def test_the_dockerfile_makes_the_image_that_the_archive_has() -> None:
     assert [json.loads(line) for line in instructions("CMD")] == [config["Cmd"]]
     assert instructions("WORKDIR") == [config["WorkingDir"]]
     labels = dict(part.split("=", 1) for line in instructions("LABEL") for part in shlex.split(line))
-    assert {**labels, "org.opencontainers.image.version": dranet.__version__} == config["Labels"]
+    labels = {name: text.replace("${VERSION}", dranet.__version__) for name, text in labels.items()}
+    assert labels == config["Labels"]
     assert instructions("COPY") == ["--from=build /image/base /", "--from=build /image/driver /"]
 
 
@@ -197,7 +198,11 @@ def test_an_engine_that_works_is_given_the_version_and_the_architecture(tmp_path
     subprocess.run([script, "dranet", "arm64"], env=environment, check=True)
     version = dranet.__version__
     arguments = f"--build-arg VERSION={version} --build-arg LOCKED=1"
-    assert said.read_text().strip() == f"build --platform linux/arm64 {arguments} --tag dranet:{version} ."
+    git = ["git", "rev-parse", "HEAD"]
+    head = subprocess.run(git, cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
+    label = f"--label org.opencontainers.image.revision={head} " if head else ""
+    wanted = f"build --platform linux/arm64 {arguments} {label}--tag dranet:{version} ."
+    assert said.read_text().strip() == wanted
 
 
 def test_the_command_names_what_is_wrong_in_one_line() -> None:
