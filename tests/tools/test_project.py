@@ -76,7 +76,7 @@ def test_a_vulnerability_and_a_bug_have_an_address() -> None:
 def test_every_page_of_the_project_that_a_file_links_to_is_there() -> None:
     for name in BY_HAND:
         for url in re.findall(
-            rf"{re.escape(PROJECT.repository)}/(?:blob|raw)[^\s\"<>)]+", (REPOSITORY / name).read_text()
+            rf"{re.escape(PROJECT.repository)}/(?:blob|raw)[^\s\"<>)\\]+", (REPOSITORY / name).read_text()
         ):
             assert find_missing(url) == "", name
 

@@ -21,7 +21,7 @@ from tools.image.debian import ARCHITECTURES, ImageError
 from tools.image.oci import merge_archives
 from tools.pages.chart import is_prerelease
 from tools.project import REPOSITORY, ProjectError, read_project
-from tools.release.charts import package_chart, stage_chart, write_install
+from tools.release.charts import ChartError, package_chart, stage_chart, write_install
 from tools.release.notes import NotesError, find_notes
 from tools.release.plugin import MANIFEST, PluginError, build_plugin, find_archives, write_manifest
 from tools.release.provenance import CHECKSUMS, read_git, write_checksums, write_statement
@@ -42,7 +42,7 @@ class Release:
     """Build what is locked, and take the notes of this version alone."""
 
     def make_images(self) -> None:
-        """An archive for each architecture and one for both, and an SBOM for each."""
+        """Build an archive for each architecture and one for both, and an SBOM for each."""
         project = read_project()
         name = f"{project.image}:{__version__}"
         labels = {"org.opencontainers.image.revision": read_git("rev-parse", "HEAD")}
@@ -64,29 +64,29 @@ class Release:
         merge_archives(self.folder / f"{_IMAGE}.tar", name, archives)
 
     def make_python(self) -> None:
-        """The wheel and the source distribution."""
+        """Build the wheel and the source distribution."""
         command = [sys.executable, "-m", "hatchling", "build", "--directory", str(self.folder.resolve())]
         subprocess.run(
             command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
     def make_chart(self) -> None:
-        """The chart, and the plain manifests that it renders to."""
+        """Package the chart, and render it to plain manifests."""
         with tempfile.TemporaryDirectory(prefix="chart-") as temporary:
             chart = stage_chart(Path(temporary), read_project(), self._read_notes())
             package_chart(chart, self.folder)
             (self.folder / "install.yaml").write_text(write_install(chart))
 
     def make_notes(self) -> None:
-        """The section of the changelog."""
+        """Write the section of the changelog."""
         (self.folder / NOTES).write_text(self._read_notes() + "\n")
 
     def make_plugin(self) -> None:
-        """``kubectl-dranet`` as one file, for this machine's platform."""
+        """Build kubectl-dranet as one file, for this machine's platform."""
         build_plugin(self.folder, __version__)
 
     def seal(self) -> None:
-        """What is made of all the other files: krew's manifest, provenance and checksums."""
+        """Write what follows from all other files: krew's manifest, provenance and checksums."""
         project = read_project()
         for name in _SEALS:
             (self.folder / name).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def main() -> int:
     options = _parse_arguments()
     try:
         options.run(options)
-    except (ImageError, NotesError, PackagesUnavailable, PluginError, ProjectError) as error:
+    except (ChartError, ImageError, NotesError, PackagesUnavailable, PluginError, ProjectError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
     return 0
@@ -185,10 +185,34 @@ def _first_line(make: Callable[[Release], None]) -> str:
     return (make.__doc__ or "").splitlines()[0].rstrip(".")
 
 
+_KINDS = {
+    "dranet-image-*-amd64.tar": "image for amd64, an OCI archive",
+    "dranet-image-*-arm64.tar": "image for arm64, an OCI archive",
+    "dranet-image-*.tar": "image for both architectures, as it is pushed",
+    "*.spdx.json": "SBOM of the image",
+    "*.tgz": "Helm chart",
+    "install.yaml": "plain manifests, for kubectl apply",
+    "*.whl": "Python package",
+    "kubectl-dranet-*": "command line as one file",
+    "dranet-*.tar.gz": "Python package, its sources",
+    MANIFEST: "krew's manifest",
+    NOTES: "notes: the section of the changelog",
+    PROVENANCE: "provenance, not signed",
+    CHECKSUMS: "checksums of the files above",
+}
+"""What a file of a release is, by its name; the first that matches."""
+
+
 def _list_results(release: Release) -> Iterator[str]:
-    yield f"\nin {release.folder}:"
-    for file in release.list_files():
-        yield f"  {file.stat().st_size / 1e6:8.2f} MB  {file.name}"
+    """Yield a table of what is in the folder."""
+    files = release.list_files()
+    width = max(len(file.name) for file in files)
+    yield f"\n{'FILE':{width}}  {'MB':>6}  WHAT IT IS"
+    for kind, text in _KINDS.items():
+        for file in [file for file in files if file.match(kind)]:
+            files.remove(file)
+            yield f"{file.name:{width}}  {file.stat().st_size / 1e6:6.2f}  {text}"
+    yield f"\nin {release.folder}; nothing was published"
 
 
 def _report_part(line: str) -> None:

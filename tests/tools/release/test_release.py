@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import yaml
 
 from dranet import __version__
 from tests.tools.release.go_tools import run_go_tool
-from tools.project import REPOSITORY, read_project
+from tools.project import REPOSITORY, Project, ProjectError, read_project
 from tools.release.__main__ import check_tag
 from tools.release.notes import NotesError, find_notes, list_changes
 
@@ -96,6 +98,19 @@ def test_the_wheel_knows_where_the_project_lives(programs: Path) -> None:
     )
     urls = run(programs / "python", "-c", code).splitlines()
     assert urls == [f"{name}, {url}" for name, url in PROJECT.urls.items()]
+
+
+@pytest.mark.timeout(_MAKE_SECONDS)
+def test_the_page_on_pypi_has_no_link_that_works_in_a_checkout_alone(release: Path) -> None:
+    (wheel,) = release.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        about = archive.read(name).decode()
+    links = re.findall(r"\]\(([^)]+)\)|(?:src|href|srcset)=\"([^\"]+)\"", about)
+    assert links
+    assert [link for pair in links for link in pair if link and not link.startswith(("https://", "#"))] == []
+    ours = {link for link, _ in links if link.startswith(PROJECT.repository)}
+    assert f"{PROJECT.page('docs/README.md')}" in {link.partition("#")[0] for link in ours}
 
 
 @pytest.mark.timeout(_MAKE_SECONDS)
@@ -195,14 +210,14 @@ def read_index(archive: Path) -> dict[str, list[dict[str, Any]]]:
         return json.loads(tar.extractfile("index.json").read())  # type: ignore[no-any-return, union-attr]
 
 
-def test_nothing_is_published_without_a_home() -> None:
+def test_the_workflow_is_refused_where_the_project_has_no_home() -> None:
     command = [sys.executable, "-m", "tools.release", "check", f"v{__version__}"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert PROJECT.is_placeholder
-    assert done.returncode == 1
-    assert "nothing is published: pyproject.toml names https://github.example.com" in done.stderr
-    assert "python -m tools.project https://github.com/OWNER/NAME" in done.stderr
-    assert done.stdout == ""
+    if PROJECT.is_placeholder:
+        assert done.returncode == 1
+        assert f"nothing is published: pyproject.toml names {PROJECT.repository}" in done.stderr
+        assert "python -m tools.project https://github.com/OWNER/NAME" in done.stderr
+    assert (done.stdout == "") == (done.returncode != 0)
 
 
 CHANGELOG = """# Changelog
@@ -236,6 +251,7 @@ def test_the_notes_are_the_section_of_the_version() -> None:
 @pytest.mark.parametrize(
     ("repository", "here", "tag", "complaint"),
     [
+        ("https://github.example.com/a/dranet", "a/dranet", f"v{__version__}", "nothing is published"),
         ("https://github.com/a/dranet", "b/dranet", f"v{__version__}", "this runs in b/dranet"),
         ("https://github.com/a/dranet", "a/dranet", "v9.9.9", "the tag is v9.9.9"),
     ],
@@ -243,7 +259,24 @@ def test_the_notes_are_the_section_of_the_version() -> None:
 def test_a_tag_of_something_else_is_refused(
     repository: str, here: str, tag: str, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.release.__main__.read_project", lambda: type(PROJECT)(repository))
+    monkeypatch.setattr("tools.release.__main__.read_project", lambda: Project(repository))
     monkeypatch.setenv("GITHUB_REPOSITORY", here)
-    with pytest.raises(Exception, match=complaint):
+    with pytest.raises(ProjectError, match=complaint):
         check_tag(tag)
+
+
+def test_a_tag_of_this_version_at_home_has_what_the_workflow_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.release.__main__.read_project", lambda: Project("https://github.com/A/dranet"))
+    monkeypatch.setattr("tools.release.__main__.find_notes", lambda *_, strict: "- First." if strict else "")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "A/dranet")
+    assert check_tag(f"v{__version__}") == {
+        "version": __version__,
+        "image": "ghcr.io/a/dranet",
+        "charts": "oci://ghcr.io/a/charts",
+        "prerelease": "false",
+    }
+
+
+def test_the_outputs_are_those_that_the_workflow_reads() -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/release.yml").read_text())
+    assert list(workflow["jobs"]["check"]["outputs"]) == ["version", "image", "charts", "prerelease"]
