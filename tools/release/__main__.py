@@ -97,6 +97,12 @@ class Release:
         (self.folder / PROVENANCE).write_text(statement)
         (self.folder / CHECKSUMS).write_text(write_checksums(self.list_files()))
 
+    def remove_earlier(self) -> None:
+        """Remove the files of an earlier release."""
+        for file in self.list_files():
+            if any(file.match(kind) for kind in _KINDS):
+                file.unlink()
+
     def list_files(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if path.is_file())
 
@@ -156,7 +162,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="make a release, or parts of one, into a folder")
-    build.add_argument("--output", type=Path, required=True, help="a folder; earlier files in it are kept")
+    build.add_argument(
+        "--output", type=Path, required=True, help="a folder; a whole release replaces an earlier one"
+    )
     build.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS), help="parts; default: all")
     build.set_defaults(run=_build)
     check = commands.add_parser("check", help="check that a tag may be published")
@@ -168,6 +176,8 @@ def _parse_arguments() -> argparse.Namespace:
 def _build(options: argparse.Namespace) -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     release = Release(options.output, strict=os.environ.get("LOCKED", "") not in ("", "0"))
+    if options.only == list(_PARTS):
+        release.remove_earlier()
     for name in options.only:
         make = _PARTS[name]
         print(f"{name}: {_first_line(make)}", flush=True)

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from dranet import __version__
+from tests.tools.release.conftest import MAKE_SECONDS
 from tests.tools.release.go_tools import run_go_tool
 from tools.project import REPOSITORY, Project, ProjectError, read_project
 from tools.release.__main__ import check_tag
@@ -29,31 +30,6 @@ pytestmark = pytest.mark.process
 PROJECT = read_project()
 CAPTURE = REPOSITORY / "tests/data/dgx-h100/capture.json"
 IMAGE = f"dranet-image-{__version__}"
-_MAKE_SECONDS = 300
-
-
-def make(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tools.release", "build", "--output", str(folder), "--only", *parts]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=_MAKE_SECONDS)
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything but the images."""
-    folder = tmp_path_factory.mktemp("release")
-    done = make(folder, "python", "chart", "notes", "plugin", "seal")
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    done = make(folder, "images")
-    if "image: " in done.stderr or "release: " in done.stderr:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +57,7 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(_MAKE_SECONDS)
+@pytest.mark.timeout(MAKE_SECONDS)
 def test_the_commands_of_the_wheel_work(programs: Path) -> None:
     scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     assert all(os.access(programs / name, os.X_OK) for name in scripts)
@@ -91,7 +67,7 @@ def test_the_commands_of_the_wheel_work(programs: Path) -> None:
         assert "ResourceClaimTemplate" in {item["kind"] for item in claim}
 
 
-@pytest.mark.timeout(_MAKE_SECONDS)
+@pytest.mark.timeout(MAKE_SECONDS)
 def test_the_wheel_knows_where_the_project_lives(programs: Path) -> None:
     code = (
         "from importlib.metadata import metadata as m; print(*m('dranet').get_all('Project-URL'), sep='\\n')"
@@ -100,7 +76,7 @@ def test_the_wheel_knows_where_the_project_lives(programs: Path) -> None:
     assert urls == [f"{name}, {url}" for name, url in PROJECT.urls.items()]
 
 
-@pytest.mark.timeout(_MAKE_SECONDS)
+@pytest.mark.timeout(MAKE_SECONDS)
 def test_the_page_on_pypi_has_no_link_that_works_in_a_checkout_alone(release: Path) -> None:
     (wheel,) = release.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -113,7 +89,7 @@ def test_the_page_on_pypi_has_no_link_that_works_in_a_checkout_alone(release: Pa
     assert f"{PROJECT.page('docs/README.md')}" in {link.partition("#")[0] for link in ours}
 
 
-@pytest.mark.timeout(_MAKE_SECONDS)
+@pytest.mark.timeout(MAKE_SECONDS)
 def test_the_single_file_is_the_whole_command_line(release: Path, tmp_path: Path) -> None:
     (archive,) = release.glob("kubectl-dranet-v*.tar.gz")
     with tarfile.open(archive) as tar:
@@ -173,7 +149,7 @@ def test_checksums_and_provenance_name_every_file(release: Path) -> None:
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
 
 
-@pytest.mark.timeout(_MAKE_SECONDS)
+@pytest.mark.timeout(MAKE_SECONDS)
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
 def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architecture: str) -> None:
     from spdx_tools.spdx.parser.parse_anything import parse_file
@@ -191,7 +167,7 @@ def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architec
     assert manifest["digest"] == f"sha256:{checksum.value}"
 
 
-@pytest.mark.timeout(_MAKE_SECONDS)
+@pytest.mark.timeout(MAKE_SECONDS)
 def test_one_archive_has_the_image_for_both_architectures(images: Path) -> None:
     archive = images / f"{IMAGE}.tar"
     (entry,) = read_index(archive)["manifests"]
