@@ -16,6 +16,7 @@ from tools.pages.chart import build_chart
 from tools.project import REPOSITORY, Project, ProjectError, move, read_project, write_urls
 
 HOME = "https://github.com/dra-nets/dranet"
+ELSEWHERE = "https://git.example.org/another-owner/another-name"
 PROJECT = read_project()
 
 BY_HAND = ("pyproject.toml", "Dockerfile", "SECURITY.md", "SUPPORT.md")
@@ -93,11 +94,11 @@ def test_one_command_moves_the_project(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
-    assert set(move(HOME, tmp_path)) == set(BY_HAND)
-    assert read_project(tmp_path) == Project(HOME)
+    assert set(move(ELSEWHERE, tmp_path)) == set(BY_HAND)
+    assert read_project(tmp_path) == Project(ELSEWHERE)
     for name in BY_HAND:
         assert PROJECT.repository not in (tmp_path / name).read_text()
-    assert Project(HOME).security in (tmp_path / "SECURITY.md").read_text()
+    assert Project(ELSEWHERE).security in (tmp_path / "SECURITY.md").read_text()
 
 
 @pytest.mark.parametrize(
