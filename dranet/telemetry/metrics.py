@@ -87,7 +87,7 @@ class ApiMetrics:
         self.errors = r.counter(
             "dranet_api_errors_total",
             "Failed requests to the API server, counting each attempt",
-            {"reason": "[one of these](troubleshooting.md#reasons)"},
+            {"reason": "[one of these](../operations/troubleshooting.md#reasons)"},
         )
 
     def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -312,7 +312,7 @@ class ReconcileMetrics:
         self.actions = r.counter(
             "dranet_reconcile_actions_total",
             "Corrections by reconcile, at start, after a reconnect and at intervals, and "
-            "[their reasons](troubleshooting.md#what-reconcile-does)",
+            "[their reasons](../operations/troubleshooting.md#what-reconcile-does)",
             {
                 "action": "`adopted`, `attached`, `released`, `finished`, `forgotten`, `removed`, `failed`",
                 "reason": "what was found",
@@ -342,7 +342,7 @@ class StoreMetrics:
         )
         self.quarantined = r.gauge(
             "dranet_store_quarantined_records",
-            "Claim records that [cannot be read](claims-on-the-node.md#records-that-cannot-be-read)",
+            "Claim records that [cannot be read](../commands/prepared-claims.md#records-that-cannot-be-read)",
         )
         self.write_seconds = r.histogram(
             "dranet_store_write_seconds",
@@ -359,7 +359,8 @@ class HandoverMetrics:
         r = r.of(Group.DRIVER)
         self.state = r.gauge(
             "dranet_instance_state",
-            "1 for the current [state](updates.md#what-to-watch) of this driver instance, 0 for all others",
+            "1 for the current [state](../operations/upgrades.md#what-to-watch) of this driver instance, "
+            "0 for all others",
             {"state": "`waiting`, `on-duty`, `retired`, `aside`"},
         )
         self.instances = r.gauge(
@@ -394,8 +395,8 @@ class ScrapeMetrics:
         )
         self.certificate_ok = r.gauge(
             "dranet_certificate_ok",
-            "0 if the files of [the port's certificate](node-page.md#tls) are bad and the previous one stays "
-            "in use, else 1; 1 without TLS",
+            "0 if the files of [the port's certificate](../operations/status-page.md#tls) are bad and the "
+            "previous one stays in use, else 1; 1 without TLS",
         )
         setting = {"setting": "`metrics_tls_cert`"}
         self._not_before, self._not_after = (
@@ -432,7 +433,7 @@ class Metrics:
             "Errors while a claim was prepared, attached or released, counting each attempt",
             {
                 "phase": "`prepare`, `attach`, `container`, `metadata`, `release`, `unprepare`",
-                "reason": "[one of these](troubleshooting.md#reasons)",
+                "reason": "[one of these](../operations/troubleshooting.md#reasons)",
             },
         )
         self.prepared_claims = claims.gauge("dranet_prepared_claims", "Claims that are prepared now")

@@ -153,7 +153,7 @@ class DeviceFamilies:
         self.device_fault = device(
             "fault",
             "Constant 1 for each fault that a device has now",
-            {**_DEVICE, "fault": "[one of these](health.md)"},
+            {**_DEVICE, "fault": "[one of these](../operations/health.md)"},
         )
         self.rdma_up = rdma("up", "1 if the RDMA port is `ACTIVE`, else 0")
         self.rdma_speed = rdma(
@@ -194,8 +194,8 @@ class DeviceFamilies:
         }
         self.pod_alignment = pod(
             "device_alignment_level",
-            "PCIe distance of the pod's device to [its GPU](alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, "
-            "4 `NODE`, 5 `SYS`; absent without a GPU, or if unknown",
+            "PCIe distance of the pod's device to [its GPU](../guides/alignment.md): 1 `PIX`, 2 `PXB`, "
+            "3 `PHB`, 4 `NODE`, 5 `SYS`; absent without a GPU, or if unknown",
             {**_POD, "level": "the distance as a word"},
         )
         self.pod_worse = pod(
@@ -241,16 +241,17 @@ class InventoryMetrics:
         )
         self.filter_failures = r.gauge(
             "dranet_inventory_filter_failed_devices",
-            "Devices not offered because the [filter](inventory.md#the-filter) fails on them",
+            "Devices not offered because the [filter](../guides/devices.md#the-filter) fails on them",
         )
         self.attributes_file_ok = r.gauge(
             "dranet_inventory_attributes_file_ok",
-            "1 if the file of [your attributes](inventory.md#attributes-of-your-own) is valid; 0 if not, and "
-            "the last valid one stays in use",
+            "1 if the file of [your attributes](../guides/devices.md#attributes-of-your-own) is valid; "
+            "0 if not, and the last valid one stays in use",
         )
         self.gpus = r.gauge(
             "dranet_inventory_gpus",
-            "GPUs of the node by who offers them: this driver, [another one](gpus.md), or not yet known",
+            "GPUs of the node by who offers them: this driver, [another one](../guides/gpus.md), or not yet "
+            "known",
             {"state": "`ours`, `left`, `unknown`"},
         )
         self.warnings = r.gauge(
@@ -263,11 +264,13 @@ class HealthMetrics:
         r = r.of(Group.INVENTORY)
         self.devices = r.gauge(
             "dranet_health_devices",
-            "Devices on the node and in pods by their [health](health.md)",
+            "Devices on the node and in pods by their [health](../operations/health.md)",
             {"health": "`healthy`, `unhealthy`, `unknown`"},
         )
         self.faults = r.gauge(
-            "dranet_health_faults", "Devices that have the fault now", {"fault": "[one of these](health.md)"}
+            "dranet_health_faults",
+            "Devices that have the fault now",
+            {"fault": "[one of these](../operations/health.md)"},
         )
         self.carrier_losses = r.counter(
             "dranet_health_carrier_losses_total",
@@ -295,7 +298,7 @@ class SliceMetrics:
         self.missing = r.gauge(
             "dranet_slice_fields_missing",
             "1 if the settings need a field of ResourceSlices that the API server drops, else 0",
-            {"gate": "a [feature gate](doctor.md)"},
+            {"gate": "a [feature gate](../commands/doctor.md)"},
         )
         self._gates: frozenset[str] = frozenset()
 
@@ -311,7 +314,7 @@ class AlignmentMetrics:
         level = "`PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `unknown`"
         self.devices = r.gauge(
             "dranet_alignment_devices",
-            "Network devices in pods now by their PCIe distance to [their GPU](alignment.md)",
+            "Network devices in pods now by their PCIe distance to [their GPU](../guides/alignment.md)",
             {"level": f"{level}, `none` (the pod has no GPU)"},
         )
         self.verdicts = r.counter(

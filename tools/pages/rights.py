@@ -1,4 +1,4 @@
-"""``docs/user/rights.md`` and ``docs/user/permissions.md``: what the driver may do on a node and in the API
+"""``docs/reference/rights.md`` and ``docs/reference/permissions.md``: what the driver may do on a node and in the API
 server, why, and what fails without each right."""
 
 from __future__ import annotations
