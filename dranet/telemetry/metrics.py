@@ -395,13 +395,8 @@ class ScrapeMetrics:
         )
         self.certificate_ok = r.gauge(
             "dranet_certificate_ok",
-<<<<<<< HEAD
             "0 if the files of [the port's certificate](../operations/status-page.md#tls) are bad and the "
             "previous one stays in use, else 1; 1 without TLS",
-=======
-            "0 while the files of [the port's certificate](../operations/status-page.md#tls) are bad, and "
-            "the one before stays in use; 1 also without TLS",
->>>>>>> main
         )
         setting = {"setting": "`metrics_tls_cert`"}
         self._not_before, self._not_after = (
