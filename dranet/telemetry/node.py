@@ -175,8 +175,8 @@ class DeviceFamilies:
         )
         self.pod_gpu_info = pod(
             "gpu_info",
-            "Constant 1 for each GPU of a pod that also has a network device of this driver, whoever "
-            "allocated the GPU; joins series of GPUs to the pod",
+            "Constant 1 for each GPU of a pod that also has a network device of this driver; the GPU may be "
+            "allocated by another driver. Joins series of GPUs to the pod",
             {"namespace": _POD["namespace"], "pod": _POD["pod"], **_GPU},
         )
         self.pod_traffic = {
@@ -250,7 +250,7 @@ class InventoryMetrics:
         )
         self.gpus = r.gauge(
             "dranet_inventory_gpus",
-            "GPUs of the node by who offers them: this driver, [another one](../guides/gpus.md), or not yet "
+            "GPUs of the node: offered by this driver, [left to another one](../guides/gpus.md), or not yet "
             "known",
             {"state": "`ours`, `left`, `unknown`"},
         )

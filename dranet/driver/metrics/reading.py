@@ -97,7 +97,7 @@ class Snapshot(Struct, frozen=True):
     devices: Sequence[NodeDevice]
     in_pods: Sequence[PodDevice]
     gpus: Sequence[tuple[PodRef, HeldGpu]]
-    """Those of the pods in ``in_pods``, whoever allocated them."""
+    """Those of the pods in ``in_pods``, whichever driver allocated them."""
     wanted_pods: frozenset[str]
     """UIDs of those with links or RDMA devices in ``devices`` or ``in_pods``."""
     namespaces: dict[str, NetworkNamespace]
