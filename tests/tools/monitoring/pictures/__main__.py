@@ -142,6 +142,8 @@ def scrape_configs() -> list[JsonObject]:
             "job_name": "dranet",
             "honor_labels": True,
             "static_configs": [{"targets": ["localhost:9177"], "labels": labels}],
+            # The kernel of the machine that draws tells readers nothing.
+            "metric_relabel_configs": [{"action": "labeldrop", "regex": "kernel"}],
         }
     ]
 
