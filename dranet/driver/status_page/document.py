@@ -61,7 +61,7 @@ LONGEST_PIECE = 24
 def name(words: str) -> Html:
     """A name that is broken after ``-``, ``/`` and ``.`` only."""
     is_short = max(map(len, re.split(r"(?<=[-/. ])", words))) <= LONGEST_PIECE
-    return element("span", words, class_="name" if is_short else "")
+    return element("span", words, class_="name") if is_short else text(words)
 
 
 def note(words: str) -> Html:
@@ -307,7 +307,6 @@ a{color:var(--link)}
 .bad{color:var(--bad)}
 span.good,span.bad{font-weight:600}
 span{overflow-wrap:break-word}
-.name{overflow-wrap:normal}
 summary{cursor:pointer;padding:4px 0}
 .empty,caption,figcaption,small{color:var(--muted)}
 small{display:block;font-size:.85em;line-height:1.4}

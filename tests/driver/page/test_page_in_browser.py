@@ -58,6 +58,18 @@ def test_a_name_is_broken_after_a_hyphen_or_slash_only(screen: Screen, port: Pag
         assert sight.find_overflows() == []
 
 
+@pytest.mark.parametrize("width", [360, 1024, 1280])
+def test_a_name_without_hyphens_is_broken_where_it_must_be(
+    screen: Screen, port: PagePort, width: int
+) -> None:
+    """As long as a label of DNS can be."""
+    content = contents.full()
+    record = contents.new_claim(7, "p" * 63, [content.claims[0].record.devices[-1].device], name="c" * 63)
+    port.content = replace(content, claims=[*content.claims, SeenClaim(record, is_attached=True)])
+    with screen.look(port.url, width) as sight:
+        assert sight.find_overflows() == []
+
+
 def test_a_link_keeps_its_name_in_table_and_picture_while_a_pod_has_it(
     screen: Screen, port: PagePort
 ) -> None:
