@@ -177,6 +177,11 @@ def names_cluster(options: argparse.Namespace) -> bool:
     return bool(options.kubeconfig or options.context)
 
 
+def asks_cluster(options: argparse.Namespace) -> bool:
+    """Whether a cluster is asked: one was named, or neither a file nor a capture was."""
+    return names_cluster(options) or not (options.file or options.facts)
+
+
 def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
     """Which cluster to ask, and as whom: see :func:`names_cluster`."""
     parser.add_argument(

@@ -19,7 +19,8 @@ from dranet.model.device import DeviceKind
 from dranet.model.parameters.network import NetworkConfig
 
 _LINE = re.compile(
-    r"(config\[\d+\])(?: \(from .*?\))?\.parameters(.*?): (.*?)(?:; (did you mean .*))?", re.DOTALL
+    r"(config\[\d+\])(?: \(from .*?\))?\.parameters(.*?): (.*?)(?:; ((?:did you mean|fields are) .*))?",
+    re.DOTALL,
 )
 """A problem as :mod:`dranet.claims.config` reports it."""
 _FAR = 1_000_000
