@@ -20,6 +20,12 @@ PREFIX, DEFAULT_DRIVER = "dranet", "dra.net"
 PART_CLASSES = {"gpu.nvidia.com": "mig.nvidia.com"}
 """Driver -> its class of parts of GPUs, where that is not the class of GPUs."""
 
+VENDOR_CLASSES = (
+    *("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"),
+    *("compute-domain-daemon.nvidia.com", "compute-domain-default-channel.nvidia.com"),
+)
+"""Names of classes that the charts of GPU drivers install."""
+
 MEMLOCK = {"rdma": {"memlock": "unlimited"}}
 
 
