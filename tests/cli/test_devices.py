@@ -21,7 +21,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from dranet.cli.devices import Event, compare
+from dranet.cli.devices_watch import Event, compare
 from dranet.cli.look import Eye
 from dranet.cli.main import main
 from dranet.desk.kubeapi.kinds import find_kind

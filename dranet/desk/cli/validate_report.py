@@ -170,6 +170,7 @@ def _find_templates(value: Any, path: str, copies: int, room: int) -> Iterator[t
 
 
 _INDENT = " " * 11
+_STYLES = {LintSeverity.ERROR: Screen.red, LintSeverity.WARNING: Screen.yellow}
 _WIDEST_SEVERITY = max(map(len, LintSeverity))
 
 
@@ -186,7 +187,8 @@ def draw_reports(reports: Sequence[Report], devices: int, screen: Screen) -> Ite
 
 
 def _draw_finding(finding: LintFinding, screen: Screen, explained: set[LintRule]) -> Iterator[str]:
-    severity = finding.severity.ljust(_WIDEST_SEVERITY)
+    style = _STYLES.get(finding.severity, Screen.dim)
+    severity = style(screen, finding.severity.ljust(_WIDEST_SEVERITY))
     yield f"  {severity}  {finding.path}  {screen.dim(f'[{finding.rule.name}]')}"
     yield from _wrap(finding.text, screen)
     if finding.fix:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.cli.claims import look
 from dranet.cli.main import main
+from dranet.cli.prepared_claims import look
 from dranet.errors import StoreError
 from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality
 from dranet.store.claim_store import ClaimStore
@@ -49,7 +49,7 @@ def show(
     """Run the command on the node: its exit code, output and errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        given = ["claims", *arguments, "--state-dir", str(tmp_path / "state"), "--procfs-root", str(boot)]
+        given = ["prepared", *arguments, "--state-dir", str(tmp_path / "state"), "--procfs-root", str(boot)]
         code = node.run(lambda: main(given))
         said = capsys.readouterr()
         return code, said.out, said.err
