@@ -30,8 +30,8 @@ _NO_FILES = ":4"
 _DESCRIPTION = """\
 Print the script that teaches a shell to complete commands and options.
 
-  source <(dranet completion bash)                  # in ~/.bashrc
-  source <(dranet completion zsh)                   # in ~/.zshrc, after compinit
+  source <(dranet completion bash)             # in ~/.bashrc
+  source <(dranet completion zsh)              # in ~/.zshrc, after compinit
   dranet completion fish > ~/.config/fish/completions/dranet.fish
 
 After "kubectl dranet", kubectl's own completion asks the program

@@ -65,7 +65,7 @@ def find_removable(store: Path, claim_uid: str) -> list[UnreadableRecord]:
     """The damaged records of a claim.
 
     Raises:
-        NotFoundError: there are none.
+        NotFoundError: it has no such records.
         StoreError: the store cannot be read, or the driver still needs what is there.
     """
     from dranet import files

@@ -98,12 +98,16 @@ def find_program_name() -> str:
 
 
 def build_parser(command: str, prog: str = "dranet") -> Parser:
-    """The command line with this command, or with none."""
+    """The command line with this command."""
+    parser = _build_bare_parser(prog)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    import_module(COMMANDS[command].module).add_parser(commands)
+    return parser
+
+
+def _build_bare_parser(prog: str) -> Parser:
     parser = Parser(prog=prog)
     parser.add_argument(VERSION_FLAG, action="version", version=f"dranet {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    if command in COMMANDS:
-        import_module(COMMANDS[command].module).add_parser(commands)
     return parser
 
 
@@ -135,7 +139,7 @@ def parse_arguments(typed: Sequence[str], prog: str = "dranet") -> argparse.Name
     """As ``parse_args``; a command that does not exist is refused with the nearest one."""
     first, *others = typed
     if first.startswith("-"):
-        return build_parser("", prog).parse_args(typed)
+        return _build_bare_parser(prog).parse_args(typed)
     if first in RENAMED:
         _hint_new_name(first, others)
     name = ALIASES.get(first, first)

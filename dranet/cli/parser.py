@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 EXIT_BAD_ARGUMENTS = 2
+_LEAST_CONTAINED = 3
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,6 +65,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``: did you mean --gpus?``, or nothing where no name is near."""
-    near = get_close_matches(name, sorted(known), n=1)
+    """``: did you mean --gpus?``: the shortest name that contains it, else a near one, else nothing."""
+    from difflib import get_close_matches  # not for a probe that starts every few seconds
+
+    word, names = name.strip("-"), sorted(known, key=lambda one: (len(one), one))
+    longer = [one for one in names if len(word) >= _LEAST_CONTAINED and word in one]
+    near = longer or get_close_matches(name, names, n=1)
     return f": did you mean {near[0]}?" if near else ""

@@ -1,5 +1,5 @@
-"""The claims that are prepared on this node: from the driver's store, and as the kernel has their links; as text
-and as a document."""
+"""The claims that are prepared on this node: from the driver's store, and as the kernel has their links;
+as text and as a document."""
 
 from __future__ import annotations
 

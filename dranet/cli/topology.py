@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "topology",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [-o FORM] [--output-file OUT] [--all] [-f FILE] [settings]",
+        usage="%(prog)s [-o FORM] [--all] [-f FILE] [--output-file OUT]",
     )
     parser.add_argument(
         "-o",

@@ -71,7 +71,7 @@ def read_kubeconfig(path: Path, context_name: str = "", *, may_run_program: bool
 
 
 def read_context_namespace(path: Path, context_name: str = "") -> str:
-    """The namespace that the context names, empty if none. Raises SettingsError as :func:`read_kubeconfig`."""
+    """The namespace that the context names, or empty text. Raises as :func:`read_kubeconfig`."""
     document = _load(path)
     context_name = context_name or _text(document, "current-context", f"kubeconfig {path}")
     if not context_name:

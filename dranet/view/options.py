@@ -6,7 +6,7 @@ import argparse
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -54,15 +54,14 @@ def add_node_config_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_capture_flag(parser: argparse.ArgumentParser, *, also: tuple[str, ...] = ()) -> None:
-    """``--capture``: nodes from captures, next to the objects of ``-f``."""
+def add_capture_flag(parser: argparse.ArgumentParser, *, takes_several: bool = True) -> None:
+    """``--capture``, which may be repeated: nodes from captures, next to the objects of files."""
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"} if takes_several else {"action": "append"}
     parser.add_argument(
-        *also,
         "--capture",
         "--facts",
         dest="facts",
-        nargs="+",
-        action="extend",
+        **several,
         default=[],
         metavar="CAPTURE",
         help="nodes from captures (dranet capture) or support bundles: their slices as the driver would "

@@ -21,16 +21,17 @@ def add_output_flags(parser: argparse._ActionsContainer, about: str) -> None:
 def check_output(file: str, named_by: str, *, force: bool) -> Path:
     """Return the path to write. Raises SettingsError where something is in its place, or it has no folder."""
     path = Path(file)
-    if path.exists() and not path.is_file():
+    if os.path.lexists(path) and not path.is_file():
         raise SettingsError(f"{named_by} {file}: is not a regular file", hint="name a file")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise SettingsError(
             f"{named_by} {file}: exists already", hint="name another file, or add --force to replace it"
         )
     if not path.parent.is_dir():
         raise SettingsError(f"{named_by} {file}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):  # as the driver's container, whose root is read-only
-        raise SettingsError(f"{named_by} {file}: {path.parent} cannot be written")
+        hint = "write to standard output, into a file of yours"
+        raise SettingsError(f"{named_by} {file}: {path.parent} cannot be written", hint=hint)
     return path
 
 

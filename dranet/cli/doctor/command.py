@@ -98,7 +98,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [--all] [-o FORM] [--ignore ID] [--bundle OUT | -f BUNDLE] [settings]",
+        usage="%(prog)s [--all] [-o FORM] [--bundle OUT | -f BUNDLE] [settings]",
     )
     _add_what_is_shown(parser)
     _add_bundle(parser.add_argument_group("support bundle"))

@@ -47,8 +47,8 @@ _NAMES = {
 
 _DESCRIPTION = """\
 Write a DeviceClass, a ResourceClaimTemplate and a pod with which the scheduler
-gives each pod the NICs nearest to its GPUs on this hardware. Comments say what
-was chosen, why, and which distance to expect. Changes nothing.
+gives each pod the NICs nearest to its GPUs on this hardware. Comments explain
+the choice and the distance to expect. Changes nothing.
 
   dranet claim new --gpus 2 --nics 2 | kubectl apply -f -
   dranet claim new --per-node --capture node.json
@@ -84,7 +84,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write DeviceClass, ResourceClaimTemplate and a pod",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s [--gpus N] [--nics M] [--per-node | --rails | --each-numa]\n"
+        usage="%(prog)s [--gpus N] [--nics M]\n"
+        "         [--per-node | --rails | --each-numa]\n"
         "         [-f FILE ...] [--capture CAPTURE ...] [--node NODE ...] [--explain]\n"
         "         [-o yaml|json] [--kubeconfig FILE] [--context NAME] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,

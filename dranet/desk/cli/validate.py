@@ -67,13 +67,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--with",
         dest="also",
-        nargs="+",
-        action="extend",
+        action="append",
         default=[],
         metavar="FILE",
-        help="objects that FILE refers to (classes, slices, claims), without looking for mistakes in them",
+        help="objects that FILE refers to (classes, slices, claims), in which it looks for no mistakes; may "
+        "be repeated",
     )
-    add_capture_flag(parser)
+    add_capture_flag(parser, takes_several=False)
     parser.add_argument(
         "--live",
         action="store_true",

@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [--client] [-o text|json|yaml] [--kubeconfig FILE] [--context NAME]",
+        usage="%(prog)s [--client] [-o FORM] [--kubeconfig FILE] [--context NAME]",
     )
     parser.add_argument("--client", action="store_true", help="only this program: ask no cluster")
     parser.add_argument(
@@ -160,8 +160,8 @@ def warn_of_skew(document: Mapping[str, Any]) -> Iterator[str]:
     others = [version for version in versions if version not in (client, _UNKNOWN)]
     if others:
         yield (
-            f"this program is {client}, drivers are {', '.join(others)}: what it says about settings and "
-            "attributes may differ from what they do"
+            f"this program is {client}, drivers are {', '.join(others)}: the settings and attributes that it "
+            "describes may differ from theirs"
         )
 
 
