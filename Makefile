@@ -99,8 +99,8 @@ proto: setup ## regenerate dranet/pb, e2e/pb and testbed/pb from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	  --python_out=. --mypy_out=quiet:. $(PROTOS)
 
-docs: setup ## regenerate the reference pages in docs/user
-	$(BIN)/python -m tools.pages.reference docs/user
+docs: setup ## regenerate what is generated: reference pages, outputs in pages, chart, deploy/, examples
+	$(BIN)/python -m tools.pages.reference docs
 
 lock: setup ## update the locks of dependencies, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --python-platform linux --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -4,7 +4,7 @@ Folders that a setting names are followed wherever they lead. What the driver ma
 its own, and is opened without following a symbolic link, without waiting for the other end of a pipe, and
 only where it is what the driver makes there. Anything else is left as it is, and raised as :class:`NotOurs`;
 a disk that refuses, as OSError. Modes hold whatever the umask is. ``open(2)``, ``umask(2)``, ``fifo(7)``;
-owners and modes: docs/user/files.md.
+owners and modes: docs/operations/files.md.
 
 Two instances of the driver on one node share folders. The kernel drops their locks when a process ends,
 however it ends (``flock(2)``; ``fcntl(2)``, "Open file description locks"). Lock files stay: if one were

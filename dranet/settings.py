@@ -1,8 +1,8 @@
 """The driver's own settings: defaults < file < ``DRANET_*`` < flags.
 
 Each setting is declared once, here, with its default, unit, help and what it accepts; the flags, the
-environment names and ``docs/user/settings.md`` come from that. Unknown keys are refused. A claim's opaque
-parameters are called *config* and live in ``model/network.py``.
+environment names and ``docs/reference/settings.md`` come from that. Unknown keys are refused. A claim's
+opaque parameters are called *config* and live in ``model/network.py``.
 """
 
 from __future__ import annotations

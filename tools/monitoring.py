@@ -21,7 +21,7 @@ RULES = FOLDER / "rules.yaml"
 DASHBOARD = FOLDER / "dashboard.json"
 
 SEVERITIES = ("critical", "warning", "info")
-RUNBOOK = "docs/user/alerts.md"
+RUNBOOK = "docs/reference/alerts.md"
 """Address of the runbook in the rules; the chart replaces it."""
 
 _COMMENT = re.compile(r"((?:^ *# .*\n)+) *- (?:record|alert): (\S+)$", re.MULTILINE)
@@ -36,7 +36,7 @@ class Recording(Struct, frozen=True):
 
 
 class Alert(Struct, frozen=True):
-    """An alert, with its remedy and the pages of ``docs/user`` from the comment above it."""
+    """An alert, with its remedy and the pages of ``docs`` from the comment above it."""
 
     name: str
     severity: str

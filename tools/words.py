@@ -1,8 +1,9 @@
-"""Find words that the code no longer uses: ``python -m tools.words [PATH...]``.
+"""Find words that the project no longer uses: ``python -m tools.words [PATH...]``.
 
-Reads names, docstrings, comments and messages of Python files, compares them with ``tools/words.toml`` and
-prints ``path:line: word -> what to write instead``. Exits with 1 if it finds any. Without paths it reads what
-``pyproject.toml`` lists as clean (``tool.words.clean``); ``make check`` runs it that way.
+Reads names, docstrings, comments and messages of Python files, sentences of Markdown files and comments of
+YAML files, compares them with ``tools/words.toml`` and prints ``path:line: word -> what to write instead``.
+Exits with 1 if it finds any. Without paths it reads what ``pyproject.toml`` lists as clean
+(``tool.words.clean``); ``make check`` runs it that way.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,13 @@ REPOSITORY = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
 
 _GENERATED = ("dranet/pb/", "e2e/pb/", "testbed/pb/")
+_SUFFIXES = {".py", ".md", ".yaml"}
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
+_NOT_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->|(?<=\])\([^)\s]*\)", re.MULTILINE | re.DOTALL)
+"""Code blocks, comments and targets of links in Markdown."""
+_BEGINS = re.compile(r" *([|#>]|[-*] |[0-9]+\. )")
+"""What begins a table's row, a heading, a quote and a list's entry in Markdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +101,16 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def check_text(path: str, source: str, table: Table) -> list[Found]:
-    """Return the old words of one file, in the order of its lines."""
-    tree = ast.parse(source)
+    """Return the old words of one file, in the order of its lines. Its suffix decides how it is read."""
     lines = source.splitlines()
-    found = [*_check_names(path, tree, table), *_check_prose(path, source, tree, table)]
+    if path.endswith(".md"):
+        found = [*_check_prose(path, source, _iter_paragraphs(source), table)]
+    elif path.endswith(".py"):
+        tree = ast.parse(source)
+        prose = chain(_iter_comments(source), _iter_strings(tree))
+        found = [*_check_names(path, tree, table), *_check_prose(path, source, prose, table)]
+    else:
+        found = [*_check_prose(path, source, _iter_comment_lines(lines), table)]
     found = [one for one in found if not table.allows(path, lines[one.line - 1] if lines else "")]
     return sorted(set(found), key=lambda one: (one.line, one.word))
 
@@ -136,9 +149,11 @@ def _has_word(name: str, words: frozenset[str]) -> bool:
     return any(f"_{word}_" in text for word in words)
 
 
-def _check_prose(path: str, source: str, tree: ast.Module, table: Table) -> Iterator[Found]:
+def _check_prose(
+    path: str, source: str, prose: Iterable[tuple[int, int, str]], table: Table
+) -> Iterator[Found]:
     lines = source.splitlines()
-    for first, last, text in (*_iter_comments(source), *_iter_strings(tree)):
+    for first, last, text in prose:
         sentence, offsets = _join_lines(_CODE.sub(lambda code: re.sub(r"\S", "`", code.group()), text))
         for rule in table.prose:
             for match in rule.pattern.finditer(sentence):
@@ -162,6 +177,27 @@ def _find_line(lines: Sequence[str], word: str, guess: int, first: int, last: in
     end = re.compile(rf"(?<!\w){re.escape(word.split(' ')[-1])}(?!\w)")
     candidates = (guess, *range(first, last + 1))
     return next((line for line in candidates if end.search(lines[line - 1])), guess)
+
+
+def _iter_paragraphs(source: str) -> Iterator[tuple[int, int, str]]:
+    """First line, last line and text of each paragraph of a Markdown file."""
+    block: list[str] = []
+    lines = _NOT_PROSE.sub(lambda found: re.sub(r"\S", "`", found.group()), source).splitlines()
+    for number, line in enumerate([*lines, ""], 1):
+        if block and (not line.strip() or _BEGINS.match(line)):
+            yield number - len(block), number - 1, "\n".join([_BEGINS.sub("", block[0]), *block[1:]])
+            block = []
+        if line.strip():
+            block.append(line)
+
+
+def _iter_comment_lines(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """First line, last line and text of each block of comments of a YAML file or a template."""
+    numbered = enumerate((line.lstrip() for line in lines), 1)
+    for is_comment, block in groupby(numbered, key=lambda one: one[1].startswith("#")):
+        if is_comment:
+            numbers, texts = zip(*block, strict=True)
+            yield numbers[0], numbers[-1], "\n".join(text.lstrip("# ") for text in texts)
 
 
 def _iter_comments(source: str) -> Iterator[tuple[int, int, str]]:
@@ -196,9 +232,11 @@ def _iter_strings(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
 
 
 def list_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Python files at and below the paths, without generated code."""
+    """Python, Markdown and YAML files at and below the paths."""
     for path in paths:
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        yield from (
+            sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES) if path.is_dir() else [path]
+        )
 
 
 def check_paths(paths: Iterable[Path], table: Table) -> Iterator[Found]:

@@ -2,5 +2,5 @@
 
 No measurement: machines are the layouts of ``tests/data``, bandwidths are published figures of others.
 ``python -m benchmarks alignment_model`` runs it and writes ``benchmarks/results/alignment_model.json``,
-``docs/user/alignment-gain.md`` and its picture; the same seed gives the same files.
+``docs/reference/alignment-gain.md`` and its picture; the same seed gives the same files.
 """

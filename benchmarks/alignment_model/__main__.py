@@ -15,7 +15,7 @@ from benchmarks.alignment_model.simulate import JOBS, LOAD, REPLICAS, SEED, SIZE
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results" / "alignment_model.json"
-PAGE = REPOSITORY / "docs" / "user" / "alignment-gain.md"
+PAGE = REPOSITORY / "docs" / "reference" / "alignment-gain.md"
 PICTURE = PAGE.with_suffix(".svg")
 
 

@@ -226,7 +226,7 @@ DATA_KEYS = {
     "pcieRoot": "the PCIe root above it",
     "numaNode": "the NUMA node that it is on",
     "alignment": "how far it is from each GPU of its pod, and the best that the node could have given "
-    "([table](alignment.md#in-the-claims-status))",
+    "([table](../guides/alignment.md#in-the-claims-status))",
     "vrf": "the VRF that it joined",
     "dhcp": "`server` and `leaseSeconds` of the lease that the address is from",
     "routeCount": "routes through it in the pod, without those that the kernel makes by itself",
@@ -236,7 +236,7 @@ DATA_KEYS = {
     "those routes",
     "rules": "policy rules that came with it, as read back: `priority`, `table` and what they select",
 }
-"""Every key with its meaning; ``docs/user/status.md`` lists them. The last give way first."""
+"""Every key with its meaning; ``docs/reference/status.md`` lists them. The last give way first."""
 
 
 def build_data(prepared: PreparedDevice, link: AttachedLink | None) -> JsonObject:

@@ -50,7 +50,7 @@ class Finding(Struct, frozen=True):
     matters: str = ""
     fix: str = ""
     id: str = ""
-    """What was looked at, by a name that never changes: ``acs-redirect``; docs/user/doctor.md has all."""
+    """What was looked at, by a name that never changes: ``acs-redirect``; docs/commands/doctor.md has all."""
 
     @property
     def line(self) -> str:

@@ -1,6 +1,6 @@
 """What the driver's container may do: its capabilities and mounts, as data, each with what fails without it.
 
-``docs/user/security.md`` and the chart's DaemonSet (``tools.manifests.pod_security``) are made from it;
+``docs/guides/security.md`` and the chart's DaemonSet (``tools.manifests.pod_security``) are made from it;
 ``tests/runtime`` runs the driver under exactly this in a real container, and takes each right away in turn.
 System calls are in :mod:`~dranet.security.seccomp`.
 """

@@ -84,7 +84,7 @@ class ApiMetrics:
         self.errors = r.counter(
             "dranet_api_errors_total",
             "calls to the API server that failed, each try",
-            {"reason": "[one of these](troubleshooting.md#reasons)"},
+            {"reason": "[one of these](../operations/troubleshooting.md#reasons)"},
         )
 
     def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -303,7 +303,7 @@ class ReconcileMetrics:
         self.actions = r.counter(
             "dranet_reconcile_actions_total",
             "what a start, a peer that came back, or the regular look found to do, and "
-            "[why](troubleshooting.md#what-reconcile-does)",
+            "[why](../operations/troubleshooting.md#what-reconcile-does)",
             {
                 "action": "`adopted`, `attached`, `released`, `finished`, `forgotten`, `removed`, `failed`",
                 "reason": "what was found",
@@ -332,7 +332,7 @@ class StoreMetrics:
         )
         self.quarantined = r.gauge(
             "dranet_store_quarantined_records",
-            "records that [cannot be read](claims-on-the-node.md#records-that-cannot-be-read)",
+            "records that [cannot be read](../commands/prepared-claims.md#records-that-cannot-be-read)",
         )
         self.write_seconds = r.histogram(
             "dranet_store_write_seconds",
@@ -349,7 +349,7 @@ class HandoverMetrics:
         r = r.of(Group.DRIVER)
         self.state = r.gauge(
             "dranet_instance_state",
-            "1 for the [state](updates.md#what-to-watch) of this instance",
+            "1 for the [state](../operations/upgrades.md#what-to-watch) of this instance",
             {"state": "`waiting`, `on-duty`, `retired`, `aside`"},
         )
         self.instances = r.gauge("dranet_instances", "living instances on the node")
@@ -380,8 +380,8 @@ class ScrapeMetrics:
         )
         self.certificate_ok = r.gauge(
             "dranet_certificate_ok",
-            "0 while the files of [the port's certificate](node-page.md#tls) are bad, and the one before "
-            "stays in use; 1 also without TLS",
+            "0 while the files of [the port's certificate](../operations/status-page.md#tls) are bad, and "
+            "the one before stays in use; 1 also without TLS",
         )
         setting = {"setting": "`metrics_tls_cert`"}
         self._not_before, self._not_after = (
@@ -418,7 +418,7 @@ class Metrics:
             "what went wrong, each time that it was tried",
             {
                 "phase": "`prepare`, `attach`, `container`, `metadata`, `release`, `unprepare`",
-                "reason": "[one of these](troubleshooting.md#reasons)",
+                "reason": "[one of these](../operations/troubleshooting.md#reasons)",
             },
         )
         self.prepared_claims = claims.gauge("dranet_prepared_claims", "claims that are prepared now")

@@ -135,7 +135,7 @@ class DeviceFamilies:
         self.device_fault = device(
             "fault",
             "1 for each fault that a device has now",
-            {**_DEVICE, "fault": "[one of these](health.md)"},
+            {**_DEVICE, "fault": "[one of these](../operations/health.md)"},
         )
         self.rdma_up = rdma("up", "1 while the port is `ACTIVE`")
         self.rdma_speed = rdma("speed_bytes_per_second", "rate of the port, as the kernel reports it")
@@ -165,8 +165,8 @@ class DeviceFamilies:
         }
         self.pod_alignment = pod(
             "device_alignment_level",
-            "how far the device is from [the pod's GPU](alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, 4 `NODE`, "
-            "5 `SYS`; the most of a claim is its worst. Absent without a GPU, or if unknown",
+            "how far the device is from [the pod's GPU](../guides/alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, "
+            "4 `NODE`, 5 `SYS`; the most of a claim is its worst. Absent without a GPU, or if unknown",
             {**_POD, "level": "the same in words"},
         )
         self.pod_worse = pod(
@@ -210,17 +210,17 @@ class InventoryMetrics:
         )
         self.filter_failures = r.gauge(
             "dranet_inventory_filter_failed_devices",
-            "devices not offered because the [filter](inventory.md#the-filter) fails on them",
+            "devices not offered because the [filter](../guides/devices.md#the-filter) fails on them",
         )
         self.attributes_file_ok = r.gauge(
             "dranet_inventory_attributes_file_ok",
-            "0 while the file of [your attributes](inventory.md#attributes-of-your-own) is bad; the last "
-            "good one counts",
+            "0 while the file of [your attributes](../guides/devices.md#attributes-of-your-own) is bad; the "
+            "last good one counts",
         )
         self.gpus = r.gauge(
             "dranet_inventory_gpus",
-            "GPUs of the node: to be offered by this driver, [left to others](gpus.md), or not yet known "
-            "whose",
+            "GPUs of the node: to be offered by this driver, [left to others](../guides/gpus.md), or not yet "
+            "known whose",
             {"state": "`ours`, `left`, `unknown`"},
         )
         self.warnings = r.gauge(
@@ -233,11 +233,13 @@ class HealthMetrics:
         r = r.of(Group.INVENTORY)
         self.devices = r.gauge(
             "dranet_health_devices",
-            "devices of the node and in pods, by their [health](health.md)",
+            "devices of the node and in pods, by their [health](../operations/health.md)",
             {"health": "`healthy`, `unhealthy`, `unknown`"},
         )
         self.faults = r.gauge(
-            "dranet_health_faults", "devices that have the fault", {"fault": "[one of these](health.md)"}
+            "dranet_health_faults",
+            "devices that have the fault",
+            {"fault": "[one of these](../operations/health.md)"},
         )
         self.carrier_losses = r.counter(
             "dranet_health_carrier_losses_total", "carriers lost without being switched off or moved"
@@ -264,7 +266,7 @@ class SliceMetrics:
         self.missing = r.gauge(
             "dranet_slice_fields_missing",
             "1 where the settings ask for a field that the API server does not keep",
-            {"gate": "a [feature gate](doctor.md)"},
+            {"gate": "a [feature gate](../commands/doctor.md)"},
         )
         self._gates: frozenset[str] = frozenset()
 
@@ -280,7 +282,7 @@ class AlignmentMetrics:
         level = "`PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `unknown`"
         self.devices = r.gauge(
             "dranet_alignment_devices",
-            "network devices in pods now, by their distance to [their GPU](alignment.md)",
+            "network devices in pods now, by their distance to [their GPU](../guides/alignment.md)",
             {"level": f"{level}, `none` (the pod has no GPU)"},
         )
         self.verdicts = r.counter(

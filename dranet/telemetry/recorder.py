@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class Group(StrEnum):
-    """Headings of ``docs/user/metrics.md``, in its order."""
+    """Headings of ``docs/reference/metrics.md``, in its order."""
 
     DEVICES = "Devices of the node"
     RDMA = "RDMA ports"

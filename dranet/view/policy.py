@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FILTER_HINT = 'e.g. device.attributes["dra.net"].?type.orValue("") != "vlan"; see docs/user/inventory.md'
+_FILTER_HINT = 'e.g. device.attributes["dra.net"].?type.orValue("") != "vlan"; see docs/guides/devices.md'
 
 MAX_FILE_BYTES = 1 << 20
 """A ConfigMap cannot hold more either."""
@@ -122,7 +122,8 @@ def _preferred(names: Iterable[str], own: frozenset[str]) -> tuple[str, ...]:
             problems.append(f"{name} {error}")
     if problems:
         raise SettingsError(
-            f"--prefer-attributes: {'; '.join(problems)}", hint="docs/user/attributes.md lists the attributes"
+            f"--prefer-attributes: {'; '.join(problems)}",
+            hint="docs/reference/attributes.md lists the attributes",
         )
     return tuple(found)
 

@@ -5,8 +5,8 @@ are to Kubernetes' evaluator of policies; functions are those of 1.33 (:mod:`dra
 several resources and rules, match conditions, variables, messages and their limits, failure policies, the
 actions Deny and Warn, several bindings with selectors of namespaces. It lacks parameters (``paramKind``),
 the ``authorizer``, audit annotations, object selectors, excluded rules, and Kubernetes' count of what an
-evaluation costs (docs/user/admission.md has figures of the real one). Without the engine (an optional extra)
-no policy is enforced, and :attr:`Policies.enforced` is False."""
+evaluation costs (docs/guides/admission.md has figures of the real one). Without the engine (an optional
+extra) no policy is enforced, and :attr:`Policies.enforced` is False."""
 
 from __future__ import annotations
 

@@ -367,7 +367,7 @@ def parameters_in(node: Any) -> Iterator[tuple[ConfigSource, dict[str, Any]]]:
 
 
 def blocks_of_the_user_page(language: str) -> list[str]:
-    page = (Path(dranet.__file__).parent.parent / "docs" / "user" / "claims.md").read_text()
+    page = (Path(dranet.__file__).parent.parent / "docs" / "guides" / "claims.md").read_text()
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 

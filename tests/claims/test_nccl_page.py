@@ -1,4 +1,4 @@
-"""The files shown in docs/user/nccl.md are what a pod on a DGX H100 gets."""
+"""The files shown in docs/guides/nccl.md are what a pod on a DGX H100 gets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dranet.model.facts import Address, CharDevice
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
 from tests.data.layouts import read_layout, take_layout
 
-PAGE = Path(__file__).parents[2] / "docs" / "user" / "nccl.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "nccl.md"
 
 WISHES = WorkloadSettings(NcclSettings(True, True, gid_index=AUTO, cross_nic=AUTO), ucx_net_devices=True)
 

@@ -41,7 +41,7 @@ from dranet.model.plan import (
 from dranet.model.status import AttachedLink, AttachedRoute, ConditionType, DeviceStatus, EventReason
 from tools.pages.conditions import CONDITIONS, OF_THE_ERROR
 
-PAGE = Path(__file__).parents[2] / "docs" / "user" / "status.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"
 
 NIC = PreparedDevice(
     "nic", "node-1", Device("eth1", DeviceKind.NIC), plan=AttachPlan("eth1"), share_id="share"

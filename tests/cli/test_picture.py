@@ -41,7 +41,7 @@ from tests.cli.small_node import SMALL, nic, pci
 from tools.pages.examples import PAGES, PICTURES, fill_page, print_out
 
 REPOSITORY = Path(__file__).parents[2]
-DOCUMENTATION = REPOSITORY / "docs/user"
+DOCUMENTATION = REPOSITORY / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 
 needs_pictures = pytest.mark.skipif(

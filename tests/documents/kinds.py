@@ -49,15 +49,18 @@ class Reason(StrEnum):
 
 OWN_TESTS: Mapping[tuple[str, str], str] = {
     ("README.md", "text"): "tests/whole_driver/test_scenarios.py",
-    ("docs/user/admission.md", "text"): "tests/tools/manifests/admission/test_policies_in_the_api_server.py",
-    ("docs/user/inventory.md", "yaml"): "tests/inventory/test_page.py",
-    ("docs/user/inventory.md", "cel"): "tests/inventory/test_page.py",
-    ("docs/user/metadata.md", "python"): "tests/driver/test_metadata.py",
-    ("docs/user/metadata.md", "sh"): "tests/driver/test_metadata.py",
-    ("docs/user/migrate-from-dranet.md", "yaml"): "tests/examples/test_migration_page.py",
-    ("docs/user/nccl.md", "sh"): "tests/claims/test_nccl_page.py",
-    ("docs/user/nccl.md", "ini"): "tests/claims/test_nccl_page.py",
-    ("docs/user/nccl.md", "xml"): "tests/claims/test_nccl_page.py",
+    (
+        "docs/guides/admission.md",
+        "text",
+    ): "tests/tools/manifests/admission/test_policies_in_the_api_server.py",
+    ("docs/guides/devices.md", "yaml"): "tests/inventory/test_page.py",
+    ("docs/guides/devices.md", "cel"): "tests/inventory/test_page.py",
+    ("docs/guides/metadata.md", "python"): "tests/driver/test_metadata.py",
+    ("docs/guides/metadata.md", "sh"): "tests/driver/test_metadata.py",
+    ("docs/guides/migrate-from-dranet.md", "yaml"): "tests/examples/test_migration_page.py",
+    ("docs/guides/nccl.md", "sh"): "tests/claims/test_nccl_page.py",
+    ("docs/guides/nccl.md", "ini"): "tests/claims/test_nccl_page.py",
+    ("docs/guides/nccl.md", "xml"): "tests/claims/test_nccl_page.py",
 }
 """Page and language -> the test that compares each such block with what the product does."""
 
@@ -95,7 +98,7 @@ def _classify_commands(block: Block) -> Kind | None:
     if block.text.startswith("$ dranet testbed run "):
         return Kind.HELD  # tests/whole_driver/test_scenarios.py
     if block.text.startswith("$ "):
-        filled = block.page.removeprefix("docs/user/") in FILLED_PAGES
+        filled = block.page.removeprefix("docs/") in FILLED_PAGES
         return Kind.SESSION if filled and block.text.startswith("$ dranet ") else None
     called = programs(block.text)
     known = called and called <= JUDGED_PROGRAMS | HARMLESS_PROGRAMS

@@ -20,7 +20,7 @@ from testbed.scenario.steps import perform
 from testbed.scenario.walk import Walk
 
 REPOSITORY = Path(__file__).parents[2]
-PAGE = REPOSITORY / "docs/user/quickstart.md"
+PAGE = REPOSITORY / "docs/guides/quickstart.md"
 FILES = PAGE.with_suffix("")
 
 _ON_THE_NODE = re.compile(r"^docker exec \S+ (ip (?:link|address) (?:add|set) .*)$", re.MULTILINE)

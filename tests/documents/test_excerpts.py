@@ -29,13 +29,13 @@ def is_part(part: Any, whole: Any) -> bool:
 def test_the_daemonset_of_the_page_about_updates_is_a_part_of_ours() -> None:
     made = yaml.safe_load_all((REPOSITORY / "deploy/daemonset.yaml").read_text())
     (ours,) = (item for item in made if item["kind"] == "DaemonSet")
-    assert is_part(read_excerpt("docs/user/updates.md", "# in the DaemonSet"), ours)
+    assert is_part(read_excerpt("docs/operations/upgrades.md", "# in the DaemonSet"), ours)
     assert not is_part({"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 4}}}}, ours)
 
 
 def test_the_status_of_the_page_about_statuses_is_one_that_the_driver_writes() -> None:
     published = pytest.importorskip("tests.tools.manifests.chart.published")
-    excerpt = read_excerpt("docs/user/status.md", "# kubectl get resourceclaim")
+    excerpt = read_excerpt("docs/reference/status.md", "# kubectl get resourceclaim")
     published.check({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {}, **excerpt})
     (device,) = excerpt["status"]["devices"]
     told = {(one["type"], one["status"], one["reason"]) for one in device["conditions"]}

@@ -79,11 +79,11 @@ async def run(kubectl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_the_quickstart_is_applied_and_deleted(run: Run) -> None:
-    said = await run("apply", "-f", "docs/user/quickstart/pod.yaml")
+    said = await run("apply", "-f", "docs/guides/quickstart/pod.yaml")
     assert "pod/first-nic created" in said
     assert "fast-nic" in await run("get", "resourceclaimtemplates")
     assert "dranet-rdma" in await run("get", "deviceclasses")
-    await run("delete", "--wait=false", "-f", "docs/user/quickstart/pod.yaml")
+    await run("delete", "--wait=false", "-f", "docs/guides/quickstart/pod.yaml")
     assert "No resources found" in await run("get", "resourceclaimtemplates")
 
 
@@ -103,7 +103,7 @@ async def test_manifests_of_the_pages_are_accepted_beside_the_admission_policies
 
 
 SERVED = {"v1", "resource.k8s.io/v1"}
-REFUSED = {"docs/user/admission.md"}
+REFUSED = {"docs/guides/admission.md"}
 """Its claims are there to be refused, which a test of its own sees to."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.documents.blocks import REPOSITORY
 
-PAGE = REPOSITORY / "docs/user/troubleshooting.md"
+PAGE = REPOSITORY / "docs/operations/troubleshooting.md"
 QUIET = {"pb", "testbed"}
 """Rooms of which nothing is seen on a cluster."""
 OF_OTHERS = """

@@ -49,7 +49,7 @@ def test_the_check_sees_the_links() -> None:
     assert "docs/dev/architecture.md" in links(REPOSITORY / "README.md")
 
 
-@pytest.mark.parametrize("folder", ["user", "dev"])
+@pytest.mark.parametrize("folder", ["guides", "commands", "operations", "reference", "dev"])
 def test_the_index_leads_to_every_page(folder: str) -> None:
     index = {target.partition("#")[0] for target in links(REPOSITORY / "docs/README.md")}
     pages = {f"{folder}/{page.name}" for page in (REPOSITORY / "docs" / folder).glob("*.md")}
@@ -129,7 +129,7 @@ _NO_SETTINGS = {"json", "py", "memory_policy"}
 
 
 def test_the_check_sees_files_and_settings() -> None:
-    install, architecture = words(Path("docs/user/install.md")), words(Path("docs/dev/architecture.md"))
+    install, architecture = words(Path("docs/guides/install.md")), words(Path("docs/dev/architecture.md"))
     assert {"settings.driver_name", "settings.kubelet_root"} <= install
     assert {"hooks.py", "driver/app.py", "dranet/desk/"} <= architecture
 
@@ -140,7 +140,7 @@ def test_every_page_that_names_the_image_names_this_version() -> None:
         for page in PAGES
         for version in re.findall(r"\bdranet[-:](\d+\.\d+\.\d+)", (REPOSITORY / page).read_text())
     }
-    assert {page for page, _ in named} >= {"docs/user/quickstart.md", "docs/dev/image.md"}
+    assert {page for page, _ in named} >= {"docs/guides/quickstart.md", "docs/dev/image.md"}
     assert {version for _, version in named} == {__version__}
 
 
@@ -149,7 +149,9 @@ def test_figures_of_the_front_page_are_those_of_the_page_about_performance() -> 
     front = front.partition("## Compared with DraNet")[2].partition("\n## ")[0]
     figures = set(re.findall(r"\b\d\.\d\d\b", front))
     assert len(figures) >= 3
-    assert figures <= set(re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/user/performance.md").read_text()))
+    assert figures <= set(
+        re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/operations/performance.md").read_text())
+    )
 
 
 def test_the_run_of_benchmarks_is_the_one_that_is_kept() -> None:
@@ -191,13 +193,13 @@ def test_what_the_pages_run_in_the_driver_pod_is_in_the_image() -> None:
 
 
 def test_the_check_sees_the_commands() -> None:
-    seen = list(commands(REPOSITORY / "docs/user/explain.md"))
+    seen = list(commands(REPOSITORY / "docs/commands/explain.md"))
     assert "pod trainer -n team-a -f -" in "".join(seen)
     assert "explain claim NAME" in seen
 
 
 def test_every_metric_of_the_driver_is_described_and_no_other() -> None:
-    page = (REPOSITORY / "docs/user/metrics.md").read_text()
+    page = (REPOSITORY / "docs/reference/metrics.md").read_text()
     described = re.findall(r"^\| `(dranet_\w+)` \|", page, re.MULTILINE)
     assert sorted(described) == sorted(declared.name for declared in list_declared())
 
@@ -212,12 +214,12 @@ def test_metrics_that_other_pages_name_exist() -> None:
 
 
 def test_every_event_is_explained() -> None:
-    page = (REPOSITORY / "docs/user/status.md").read_text().partition("\n## Events\n")[2]
+    page = (REPOSITORY / "docs/reference/status.md").read_text().partition("\n## Events\n")[2]
     assert [reason for reason in EventReason if f"`{reason}`" not in page] == []
 
 
 def test_every_reason_of_a_verdict_is_explained_where_verdicts_are() -> None:
-    page = (REPOSITORY / "docs/user/alignment.md").read_text()
+    page = (REPOSITORY / "docs/guides/alignment.md").read_text()
     reasons = {row.reason for row in CONDITIONS if row.type is ConditionType.ALIGNED}
     explained = set(re.findall(r"`(\w+)`", page)) | set(re.findall(r"\((\w+)\)", page))
     assert reasons - explained == set()

@@ -400,7 +400,7 @@ def test_a_name_that_is_no_name_never_becomes_a_path(tmp_path: Path, name: str) 
 
 # --- what the page says ---------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs/user/metadata.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/metadata.md"
 
 
 @pytest.mark.process

@@ -1,7 +1,7 @@
 """Every example: on which hardware it is run, with which settings, and what its pods must have been given.
 
 The text at the head of an example says how a reader sees that it worked; this says it for a test.
-``docs/user/examples.md`` has a row for each file.
+``docs/guides/examples.md`` has a row for each file.
 """
 
 from __future__ import annotations

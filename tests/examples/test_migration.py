@@ -1,4 +1,4 @@
-"""From another driver of the same name to this one: what ``docs/user/migrate-from-dranet.md`` says of pods.
+"""From another driver of the same name to this one: what ``docs/guides/migrate-from-dranet.md`` says of pods.
 
 The other driver is played as DraNet works where it matters here: it answers Prepare without devices, moves
 the NIC under a name of the pod, keeps no record that we could read, and publishes a slice of the node's pool.

@@ -12,7 +12,7 @@ from dranet.settings import Settings
 from tests.examples.table import REPOSITORY
 from tests.tools.manifests.chart.rendering import CHART, render
 
-PAGE = (REPOSITORY / "docs/user/migrate-from-dranet.md").read_text()
+PAGE = (REPOSITORY / "docs/guides/migrate-from-dranet.md").read_text()
 DRANETS_NAMES = {("ClusterRole", "dranet"), ("ClusterRoleBinding", "dranet"), ("DeviceClass", "dranet")}
 
 

@@ -14,7 +14,7 @@ from dranet.cli.main import main
 from dranet.desk.doctor import catalogue
 from tests.examples.table import CLASSES, FOLDER, REPOSITORY
 
-DOCS = REPOSITORY / "docs/user"
+DOCS = REPOSITORY / "docs/guides"
 GUIDES = ("gpus-by-nvidia-dra.md", "gb200-gb300.md")
 PAGES = ("examples.md", "migrate-from-dranet.md", "sriov-and-multus.md", "gpu-drivers.md", *GUIDES)
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)

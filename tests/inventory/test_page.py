@@ -1,4 +1,4 @@
-"""The page ``docs/user/inventory.md``: its examples work and its table has every reason."""
+"""The page ``docs/guides/devices.md``: its examples work and its table has every reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dranet.model.facts import (
 )
 from dranet.settings import PublishGpus
 
-PAGE = (Path(__file__).parents[2] / "docs" / "user" / "inventory.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "devices.md").read_text()
 TABLED_REASONS = re.findall(r"^\| `((?:is|carries|has|does|fails) [^`]*)` \|", PAGE, re.MULTILINE)
 NIC: dict[str, AttributeValue] = {
     "dra.net/ifName": "gpu1rdma0",

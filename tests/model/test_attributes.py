@@ -13,7 +13,7 @@ from dranet.model import attributes as a
 from dranet.model.attributes import Stability
 from dranet.model.device import AttributeValue
 
-PAGE = Path(dranet.__file__).parent.parent / "docs" / "user" / "attributes.md"
+PAGE = Path(dranet.__file__).parent.parent / "docs" / "reference" / "attributes.md"
 
 DRANET_TYPES = {
     "dra.net/ifName": "string",

@@ -1,7 +1,7 @@
 """What somebody who has taken over the driver's process would try first, for a Python in its container.
 
 Writes a line for each attempt that was not refused; with the argument ``left`` it makes those that are let
-through by docs/user/security.md. Sources: ``asm/unistd.h``, ``mount(2)``, ``setns(2)``, ``bpf(2)``,
+through by docs/guides/security.md. Sources: ``asm/unistd.h``, ``mount(2)``, ``setns(2)``, ``bpf(2)``,
 ``fsopen(2)``, ``proc(5)``.
 """
 

@@ -1,4 +1,4 @@
-"""docs/user/security.md: what it promises is shown by tests that exist, and its figures are the code's."""
+"""docs/guides/security.md: what it promises is shown by tests that exist, and its figures are the code's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranet.security.context import CAPABILITIES, MOUNTS
 from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, RULES, SyscallRule
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs/user/security.md"
+PAGE = TESTS.parent / "docs/guides/security.md"
 
 
 def count(*rules: SyscallRule) -> int:

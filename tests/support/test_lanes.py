@@ -93,7 +93,7 @@ def test_the_markers_of_a_whole_file_are_read_without_importing_it(source: str, 
 @pytest.mark.parametrize(
     ("changed", "documented"),
     [
-        (["docs/user/install.md", "dranet/errors.py"], ["docs/user/install.md"]),
+        (["docs/guides/install.md", "dranet/errors.py"], ["docs/guides/install.md"]),
         (["README.md"], ["README.md"]),
         (["dranet/desk/README.md", "tests/kernel/test_rtnl.py"], []),
         (None, ["."]),

@@ -151,4 +151,4 @@ UNATTENDED = frozenset(
     {"driver stopped for seconds", "runtime restart", "runtime killed", "driver killed", "driver restarted"}
 )
 """Nobody answers hooks meanwhile, so no pod starts whose containers do not name its claim: nothing else can
-hold those back (docs/user/troubleshooting.md)."""
+hold those back (docs/operations/troubleshooting.md)."""

@@ -13,7 +13,7 @@ from testbed.debian.packages import Unavailable, cache_folder
 from testbed.prometheus import Promtool, fetch_promtool
 from tools.pages.metrics import list_declared
 
-PAGE = Path(__file__).parents[2] / "docs/user/metrics.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 QUERIES = re.findall(r"```promql\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 JOIN = next(query for query in QUERIES if "group_left" in query)

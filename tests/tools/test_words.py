@@ -139,3 +139,27 @@ def test_the_paths_that_are_listed_as_clean_exist_and_are_clean() -> None:
     assert [path for path in paths if not path.exists()] == []
     assert [str(found) for found in check_paths(paths, TABLE)] == []
     assert REPOSITORY / "tools/words.py" in paths or REPOSITORY / "tools" in paths
+
+
+def test_sentences_of_markdown_are_read_without_code_and_targets() -> None:
+    page = """# What it tells
+
+Nothing
+is told `told` [here](told.md).
+
+```text
+it is told
+```
+
+| a | it lies there |
+|---|---|
+- one: first
+- Of no use
+<!-- said -->
+"""
+    assert words(page, "docs/x.md") == [(1, "tells"), (4, "told"), (10, "lies"), (13, "Of")]
+
+
+def test_comments_of_yaml_are_read() -> None:
+    values = "# All of it\n# is given back.\nkey: told  # told\n  # It is told.\n"
+    assert words(values, "charts/x.yaml") == [(2, "given back"), (4, "told")]

@@ -90,7 +90,7 @@ def test_a_filter_that_cannot_be_judged_stops_the_start(expression: str, complai
     text = refusal(settings(filter=expression))
 
     assert text.startswith(complaint)
-    assert "docs/user/inventory.md" in text
+    assert "docs/guides/devices.md" in text
 
 
 def test_without_the_engine_a_filter_or_a_match_stops_the_start_and_nothing_else_does(

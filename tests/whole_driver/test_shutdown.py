@@ -36,7 +36,7 @@ from tests.whole_driver.shutdowns import (
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
-UPDATES_PAGE = Path(dranet.__file__).parents[1] / "docs/user/updates.md"
+UPDATES_PAGE = Path(dranet.__file__).parents[1] / "docs/operations/upgrades.md"
 
 
 def test_the_longest_end_is_inside_the_grace_period_of_every_pod_of_the_driver() -> None:

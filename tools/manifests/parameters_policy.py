@@ -28,7 +28,7 @@ from tools.manifests.parameter_rules import (
 JsonObject = dict[str, Any]
 
 NAME = "dranet-parameters"
-PAGE = "docs/user/parameters.md"
+PAGE = "docs/reference/parameters.md"
 RESOURCES = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 
 _GROUP = "admissionregistration.k8s.io/v1"

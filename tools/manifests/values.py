@@ -252,7 +252,7 @@ def refused_values() -> Mapping[str, str]:
     The schema accepts these, so that the user reads a sentence.
     """
     return {
-        "args": "are those of DraNet's chart; here there is `settings` (docs/user/settings.md)",
+        "args": "are those of DraNet's chart; here there is `settings` (docs/reference/settings.md)",
         **{path: f"is a value of DraNet's chart; here it is {new}" for path, new in FORMER.items()},
         **{f"settings.{name}": f"is not to be set: {reason}" for name, reason in refused_settings().items()},
     }

@@ -1,8 +1,9 @@
-"""``docs/user/alerts.md``: what each alert means and what to do, from the rule file of the chart."""
+"""``docs/reference/alerts.md``: what each alert means and what to do, from the rule file of the chart."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from tools.monitoring import SEVERITIES, Alert, list_alerts, list_recordings
 from tools.pages.page import fill, table
@@ -25,7 +26,7 @@ def _link(alerts: list[Alert]) -> str:
 
 def _write_section(alert: Alert) -> str:
     wait = f" for {alert.wait}" if alert.wait else ""
-    refs = ", ".join(f"[{ref.partition('#')[0]}]({ref})" for ref in dict.fromkeys(alert.pages))
+    refs = ", ".join(f"[{Path(ref.partition('#')[0]).stem}](../{ref})" for ref in dict.fromkeys(alert.pages))
     return f"""
 ## {alert.name}
 

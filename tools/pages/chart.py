@@ -33,16 +33,16 @@ RELEASE = "dranet"
 _FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "00-namespace.yaml": ("The driver's namespace, which the other files need", ("namespace",)),
     "rbac.yaml": (
-        "What the driver may do; why, line by line: docs/user/permissions.md",
+        "What the driver may do; why, line by line: docs/reference/permissions.md",
         ("serviceaccount", "rbac"),
     ),
     "admission-policy.yaml": (
-        "What is refused at the API server, and why: docs/user/admission.md",
+        "What is refused at the API server, and why: docs/guides/admission.md",
         ("admission",),
     ),
-    "deviceclasses.yaml": ("What claims name: docs/user/claims.md", ("deviceclasses",)),
+    "deviceclasses.yaml": ("What claims name: docs/guides/claims.md", ("deviceclasses",)),
     "daemonset.yaml": (
-        "The driver on each node, with its settings; why it may do what it may: docs/user/security.md",
+        "The driver on each node, with its settings; why it may do what it may: docs/guides/security.md",
         ("configmap", "daemonset"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Every condition that the driver writes, with the meaning that ``docs/user/status.md`` gives.
+"""Every condition that the driver writes, with the meaning that ``docs/reference/status.md`` gives.
 
 :mod:`dranet.claims.report` writes the conditions.
 """

@@ -52,7 +52,7 @@ def _section(title: str, entries: list[Entry]) -> str:
 
 
 def doctor_schema() -> str:
-    """Return ``docs/user/doctor.schema.json``."""
+    """Return ``docs/reference/doctor.schema.json``."""
     text = {"type": "string"}
     count = {"type": "integer"}
     severity = {"enum": [str(state) for state in WORST_FIRST]}

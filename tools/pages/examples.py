@@ -13,16 +13,16 @@ from pathlib import Path
 from dranet.cli.main import EXIT_FAILED, main
 
 PAGES = (
-    "claim-new.md",
-    "explain.md",
-    "gb200-gb300.md",
-    "gpus-by-nvidia-dra.md",
-    "topology.md",
-    "troubleshooting.md",
-    "validate.md",
+    "commands/claim-new.md",
+    "commands/explain.md",
+    "guides/gb200-gb300.md",
+    "guides/gpus-by-nvidia-dra.md",
+    "commands/topology.md",
+    "operations/troubleshooting.md",
+    "commands/validate.md",
 )
-PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
-"""File below ``docs/user`` -> the command that draws it."""
+PICTURES = {"commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
+"""File below ``docs`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
 _PLUGIN = "--gpu-resource nvidia.com/gpu --publish-gpus never"
 
@@ -82,13 +82,13 @@ def print_out(command: str) -> str:
 
 
 def write_examples(folder: Path) -> None:
-    """Bring pages and pictures in ``docs/user``, and the manifests in ``examples``, up to date."""
+    """Bring pages and pictures in ``docs``, and the manifests in ``examples``, up to date."""
     for name in PAGES:
         page = folder / name
         page.write_text(fill_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     for name, command in PICTURES.items():
         (folder / name).write_text(print_out(command), encoding="utf-8")
     for name, command in MANIFESTS.items():
-        file = folder.parents[1] / "examples" / name
+        file = folder.parent / "examples" / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(print_out(command), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``docs/user/metrics.md``: tables of the declared metrics, and examples of queries."""
+"""``docs/reference/metrics.md``: tables of the declared metrics, and examples of queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page ``docs/user/parameters.md`` and the JSON schema, from the declarations in ``dranet.model``.
+"""The page ``docs/reference/parameters.md`` and the JSON schema, from the declarations in ``dranet.model``.
 
 The schema is that of equivalent pydantic classes; tests compare what the two decode.
 """
@@ -110,7 +110,7 @@ def _anchor(path: str) -> str:
 
 
 def parameters_schema() -> str:
-    """Return ``docs/user/network-config.schema.json``. It describes single fields, not conflicts between
+    """Return ``docs/reference/network-config.schema.json``. It describes single fields, not conflicts between
     them."""
     schema = build_model(NetworkConfig).model_json_schema(by_alias=True)
     envelope = build_model(Envelope).model_json_schema(by_alias=True)

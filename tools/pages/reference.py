@@ -1,4 +1,4 @@
-"""Write the generated files in ``docs/user``, ``charts`` and ``deploy`` from declarations in the code
+"""Write the generated files in ``docs``, ``charts`` and ``deploy`` from declarations in the code
 (``make docs``)."""
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _default(setting: Declaration) -> str:
 
 
 def build_pages() -> Mapping[str, str]:
-    """File name below ``docs/user`` -> text."""
-    return {
+    """File below ``docs`` -> text."""
+    reference = {
         "settings.md": settings_page(),
         "attributes.md": attributes_page(),
         "parameters.md": parameters_page(),
@@ -78,13 +78,14 @@ def build_pages() -> Mapping[str, str]:
         "rights.md": rights_page(),
         "restored.md": restored_page(),
     }
+    return {f"reference/{name}": text for name, text in reference.items()}
 
 
 def main(folder: Path) -> None:
     for name, text in build_pages().items():
         (folder / name).write_text(text)
     write_examples(folder)
-    repository = folder.parents[1]
+    repository = folder.parent
     chart = repository / "charts" / "dranet"
     for name, text in build_chart(chart).items():
         (chart / name).parent.mkdir(exist_ok=True)

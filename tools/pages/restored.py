@@ -1,4 +1,4 @@
-"""``docs/user/restored.md``: what is restored of a device after its pod, and what is not.
+"""``docs/reference/restored.md``: what is restored of a device after its pod, and what is not.
 
 The rows of a card's own settings are declared at the parts that record and restore them (``hardware``). A
 test compares all rows with the fields of the record."""

@@ -1,5 +1,5 @@
-"""``docs/user/rights.md`` and ``docs/user/permissions.md``: what the driver may do on a node and in the API
-server, why, and what fails without each right."""
+"""``docs/reference/rights.md`` and ``docs/reference/permissions.md``: what the driver may do on a node and
+in the API server, why, and what fails without each right."""
 
 from __future__ import annotations
 

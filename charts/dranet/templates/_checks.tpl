@@ -219,7 +219,7 @@ earlier chart exist. */}}
 {{- end -}}
 {{- end -}}
 {{- if and $new (not (has $old $new)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s knows nothing of the claims in use: their NICs would not be restored. End the pods with claims, `helm uninstall`, then install (docs/user/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s knows nothing of the claims in use: their NICs would not be restored. End the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -254,7 +254,7 @@ DeviceClasses are named after the driver, so the other one has those that this o
 {{- end -}}
 {{- end -}}
 {{- with $theirs | uniq -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.driver_name: release %s serves %s already (the DeviceClasses are its). Two would publish the same devices, and take each other for an update that never ends. Upgrade that one, or give this one a name of its own (docs/user/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.driver_name: release %s serves %s already (the DeviceClasses are its). Two would publish the same devices, and take each other for an update that never ends. Upgrade that one, or give this one a name of its own (docs/guides/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
 {{- end -}}
 {{- end -}}
 

@@ -256,7 +256,7 @@ def _parse_ignored(flags: Sequence[str]) -> frozenset[str]:
 def build_document(
     findings: Sequence[Finding], settings: Settings, ignored: Collection[str]
 ) -> dict[str, object]:
-    """What programs read; its shape is in docs/user/doctor.schema.json."""
+    """What programs read; its shape is in docs/reference/doctor.schema.json."""
     counts = Counter(finding.severity for finding in findings)
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Every id that a finding can have: what ``docs/user/doctor.md`` lists, and what ``--ignore`` accepts.
+"""Every id that a finding can have: what ``docs/commands/doctor.md`` lists, and what ``--ignore`` accepts.
 
 ``ENTRIES`` are findings about the running driver, the API server and folders; their explanations are written
 where they are found. ``CHECKS`` judge facts of the node: a module for each subject has its own ``CHECKS``.
@@ -15,7 +15,7 @@ from dranet.model.findings import Finding
 
 RIGHTS = "rights"
 CAPABILITY, CALL, FOLDER, GAIN = "capability", "system-call", "node-folder", "no-new-privileges"
-_RIGHTS_PAGE = "docs/user/rights.md"
+_RIGHTS_PAGE = "docs/reference/rights.md"
 
 NO_NEW_PRIVILEGES = Entry(
     GAIN,
@@ -116,7 +116,7 @@ ENTRIES: tuple[Entry, ...] = (
         "gpus",
         "whether this driver offers the node's GPUs, or to whom they are left",
         "Claims that ask the wrong driver for a GPU wait.",
-        "See docs/user/gpus.md; --publish-gpus decides.",
+        "See docs/guides/gpus.md; --publish-gpus decides.",
     ),
     Entry(
         "place",

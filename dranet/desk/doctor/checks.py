@@ -1,8 +1,8 @@
 """What a check is: an id, what it looks at, why that matters, how to fix it, and the function that judges.
 
 Pure. A judge receives :class:`Surroundings` and yields an :class:`Evaluation` for each thing it has found.
-Texts that are the same for every node belong to the check, so that ``docs/user/doctor.md`` and the command
-explain a finding alike. Ids never change: automation names them (``--ignore``, ``--fail-on``).
+Texts that are the same for every node belong to the check, so that ``docs/commands/doctor.md`` and the
+command explain a finding alike. Ids never change: automation names them (``--ignore``, ``--fail-on``).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ Judge = Callable[[Surroundings], Iterator[Evaluation]]
 
 
 class Entry(Struct, frozen=True):
-    """What ``docs/user/doctor.md`` explains of an id."""
+    """What ``docs/commands/doctor.md`` explains of an id."""
 
     id: str
     part: str

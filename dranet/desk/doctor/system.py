@@ -339,7 +339,7 @@ def kubelet_gate(seen: Surroundings) -> Iterator[Evaluation]:
     "its NIC and GPU are on. The Topology Manager does not know devices of DRA drivers: it does not help "
     "a claim, and single-numa-node can refuse a pod whose device plugins and CPUs lie apart.",
     fix="`cpuManagerPolicy: static` (whole CPUs, Guaranteed pods), `memoryManagerPolicy: Static` where "
-    "memory is to be near; NICs and GPUs stay aligned by the claim (docs/user/alignment.md). Before a "
+    "memory is to be near; NICs and GPUs stay aligned by the claim (docs/guides/alignment.md). Before a "
     "change of policy: drain the node, remove cpu_manager_state.",
 )
 def resource_managers(seen: Surroundings) -> Iterator[Evaluation]:

@@ -132,7 +132,7 @@ def _to_finding(line: str, path: str) -> LintFinding:
         return LintFinding(rules.PARAMETERS, path.rstrip("."), line)
     config, field, text, fix = match.groups()
     where = f"{path}{config}.opaque.parameters{field}"
-    return LintFinding(rules.PARAMETERS, where, text, fix or "see docs/user/parameters.md")
+    return LintFinding(rules.PARAMETERS, where, text, fix or "see docs/reference/parameters.md")
 
 
 def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[LintFinding]:

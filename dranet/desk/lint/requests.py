@@ -121,7 +121,7 @@ def _lint_constraint(
     published = {name for sample in scope.devices for name in sample.attributes}
     if attribute not in _KNOWN and attribute not in published:
         if scope.devices or suggest(attribute, _KNOWN):
-            fix = suggest(attribute, _KNOWN, "see docs/user/attributes.md")
+            fix = suggest(attribute, _KNOWN, "see docs/reference/attributes.md")
             yield LintFinding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", fix)
     elif key == "matchAttribute" and scope.devices:
         yield from _find_never_shared(attribute, f"{path}.{key}", covered, scope)

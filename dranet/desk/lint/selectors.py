@@ -235,7 +235,7 @@ def _fix_name(domain: str, name: str) -> str:
     if domain not in _DOMAINS:
         return suggest(domain, _DOMAINS)
     known = [attribute.name for attribute in CATALOGUE if attribute.domain == domain]
-    return suggest(name, known, "see docs/user/attributes.md, or the operator's attributes file")
+    return suggest(name, known, "see docs/reference/attributes.md, or the operator's attributes file")
 
 
 # --- what is tried -------------------------------------------------------------------------------------

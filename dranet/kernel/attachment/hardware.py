@@ -392,7 +392,7 @@ class HardwarePart(Struct, frozen=True):
     restore: Callable[[Side, Link, Any, Any], list[str]]
     """``(side, link, wanted, found)``: the refusals."""
     rows: tuple[tuple[str, str], ...]
-    """What it is, and its limits: rows of ``docs/user/restored.md``."""
+    """What it is, and its limits: rows of ``docs/reference/restored.md``."""
     needs_up: bool = False
     """A driver resets it when the link comes up, so it is restored after that."""
 

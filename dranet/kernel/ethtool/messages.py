@@ -162,7 +162,7 @@ class EthtoolPart(Struct, frozen=True):
     option: str
     """That of ``ethtool`` which shows it."""
     what: str
-    """With ``limits``, its row in ``docs/user/restored.md``."""
+    """With ``limits``, its row in ``docs/reference/restored.md``."""
     get: int
     set: int
     limits: str = ""

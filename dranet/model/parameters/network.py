@@ -1,8 +1,8 @@
 """NetworkConfig, the opaque parameters of a claim or a DeviceClass for a device, and their envelope.
 
 The JSON names are DraNet's where DraNet has the parameter; the others are ours. Each field has a description
-and an example; ``docs/user/parameters.md`` and the JSON schema are made from that. A field that is absent
-(or ``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
+and an example; ``docs/reference/parameters.md`` and the JSON schema are made from that. A field that is
+absent (or ``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
 
 What only the link itself can show (does it accept this MTU?) is checked by ``claims.plan``; several configs
 become one in ``claims.config``. The envelope has their version, and a DeviceClass's policy, which limits
@@ -70,7 +70,7 @@ CrossNic = Annotated[int, _number_or_auto(2), _AS_WRITTEN, _schema(2)]
 class NcclConfig(Part):
     """``nccl``: files for NCCL and RCCL in the containers that name the claim. They name the devices
     of the pod that NCCL is to use; variables of the container's environment override them. See
-    [NCCL](nccl.md)."""
+    [NCCL](../guides/nccl.md)."""
 
     topology_file: bool | None = Field(
         "how the pod's GPUs and network devices hang together, as XML (`NCCL_TOPO_FILE`)", examples=[True]

@@ -156,7 +156,7 @@ Settings with a parameter of their own are set by that parameter alone: others a
 """
 
 _INTERFACE_PART = re.compile(r"net\.(ipv[46])\.(conf|neigh)\.(.+)\.[a-z0-9_]+")
-_OTHERS = "is not among the settings that a claim may change; docs/user/parameters.md lists them"
+_OTHERS = "is not among the settings that a claim may change; docs/reference/parameters.md lists them"
 
 
 def _compile(groups: tuple[SysctlGroup, ...]) -> re.Pattern[str]:

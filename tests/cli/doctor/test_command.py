@@ -17,7 +17,7 @@ from dranet.settings import Settings
 from dranet.terminal import Screen
 from tests.support.json_schema import accepts
 
-DOCS = Path(__file__).parents[3] / "docs/user"
+DOCS = Path(__file__).parents[3] / "docs/reference"
 
 GATE = Finding(
     "api",

@@ -13,7 +13,7 @@ from dranet.desk.templates.request import ClaimRequest
 from dranet.model.facts import Distance
 from tests.desk.templates.layout_clusters import Gpus, JsonObject, World, world
 
-DOCS = Path(dranet.__file__).parents[1] / "docs/user"
+DOCS = Path(dranet.__file__).parents[1] / "docs/guides"
 MACHINES = {
     "DGX H100, HGX B200, AWS p5": ("dgx-h100", "hgx-b200", "aws-p5"),
     "DGX A100": ("dgx-a100",),

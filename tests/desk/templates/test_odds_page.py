@@ -15,7 +15,7 @@ from dranet.desk.templates.trial import Distances
 from dranet.model.facts import Distance
 from tests.desk.templates.layout_clusters import world
 
-PAGE = Path(dranet.__file__).parents[1] / "docs/user/gpus-by-device-plugin.md"
+PAGE = Path(dranet.__file__).parents[1] / "docs/guides/gpus-by-device-plugin.md"
 MACHINES = {
     "DGX H100": "dgx-h100",
     "AWS p5": "aws-p5",

@@ -1,4 +1,4 @@
-"""Draws the pictures of ``docs/user/node-page.md`` anew: ``python -m tests.driver.page``."""
+"""Draws the pictures of ``docs/operations/status-page.md`` anew: ``python -m tests.driver.page``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from testbed.debian.packages import cache_folder
 from tests.driver.page import contents
 from tests.driver.page.screen import open_screen
 
-DOCUMENTATION = Path(__file__).parents[3] / "docs/user"
+DOCUMENTATION = Path(__file__).parents[3] / "docs/operations"
 PICTURES = {
-    "node-page.png": (1280, 1300, "light", ""),
-    "node-page-phone.png": (360, 760, "dark", "#topology"),
+    "status-page.png": (1280, 1300, "light", ""),
+    "status-page-phone.png": (360, 760, "dark", "#topology"),
 }
 
 

@@ -71,12 +71,12 @@ def test_every_panel_says_what_it_shows() -> None:
 def test_pages_that_descriptions_name_exist() -> None:
     root = Path(__file__).parents[3]
     for panel in PANELS:
-        for page in re.findall(r"docs/user/[\w-]+\.md", panel["description"]):
+        for page in re.findall(r"docs/[\w/-]+\.md", panel["description"]):
             assert (root / page).exists()
 
 
 def test_panels_that_the_page_names_exist() -> None:
-    page = (Path(__file__).parents[3] / "docs/user/monitoring.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/operations/monitoring.md").read_text()
     rows = re.findall(r"^\| [^|]*\? \| ([^|:]+?)(?::[^|]*)? \|$", page, re.MULTILINE)
     named = {name.strip() for row in rows for name in re.split("[,;]", row)}
     titles = {panel["title"] for panel in PANELS}

@@ -12,7 +12,7 @@ import yaml
 from testbed.prometheus import Promtool
 from tests.tools.manifests.chart.rendering import find, render
 
-PAGE = (Path(__file__).parents[3] / "docs" / "user" / "monitoring.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "operations" / "monitoring.md").read_text()
 VALUES, SCRAPE, GUARDED, _ROUTE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 

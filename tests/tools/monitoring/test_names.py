@@ -25,7 +25,7 @@ from tools.monitoring import (
 )
 from tools.pages.alerts import alerts_page
 
-DOCS = Path(__file__).parents[3] / "docs" / "user"
+DOCS = Path(__file__).parents[3] / "docs"
 ALERTS = list_alerts()
 RECORDINGS = list_recordings()
 
@@ -88,17 +88,17 @@ def test_labels_that_an_alert_speaks_of_are_labels_that_there_are() -> None:
 
 
 def test_every_alert_has_its_section_and_its_runbook_leads_there() -> None:
-    sections = re.findall(r"^## (\w+)$", (DOCS / "alerts.md").read_text(), re.MULTILINE)
+    sections = re.findall(r"^## (\w+)$", (DOCS / "reference/alerts.md").read_text(), re.MULTILINE)
     written = [rule for group in read_rules()["groups"] for rule in group["rules"] if "alert" in rule]
     assert sections == [rule["alert"] for rule in written]
     for rule in written:
         assert rule["annotations"]["runbook_url"] == f"{RUNBOOK}#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in SEVERITIES
-    assert RUNBOOK.endswith("user/alerts.md")
+    assert RUNBOOK.endswith("reference/alerts.md")
 
 
 def test_the_page_is_not_stale() -> None:
-    assert (DOCS / "alerts.md").read_text() == alerts_page(), "run `make docs`"
+    assert (DOCS / "reference/alerts.md").read_text() == alerts_page(), "run `make docs`"
 
 
 def test_commands_are_ones_that_there_are() -> None:
@@ -146,7 +146,7 @@ def test_reasons_are_for_the_operator_for_others_or_for_nobody() -> None:
     """A new reason is for the operator until the rules say otherwise."""
     assert BY_USER <= NOT_OURS
     by_itself = NOT_OURS - BY_USER
-    page = (DOCS / "troubleshooting.md").read_text()
+    page = (DOCS / "operations/troubleshooting.md").read_text()
     for names, who in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\w+)", page, re.MULTILINE):
         for name in set(re.findall(r"\w+", names)) & set(Reason):
             expected = {"user": Reason(name) in BY_USER, "nobody": Reason(name) in by_itself}.get(who)

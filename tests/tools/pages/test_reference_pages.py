@@ -10,7 +10,7 @@ from dranet.errors import Reason
 from dranet.model.attributes import CATALOGUE
 from tools.pages.reference import attributes_page, build_pages
 
-FOLDER = Path(__file__).parents[3] / "docs" / "user"
+FOLDER = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize("name", sorted(build_pages()))
@@ -28,6 +28,6 @@ def test_the_page_of_attributes_shows_stability_and_place() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    page = (FOLDER / "troubleshooting.md").read_text()
+    page = (FOLDER / "operations/troubleshooting.md").read_text()
     missing = [reason for reason in Reason if f"`{reason}`" not in page]
     assert not missing

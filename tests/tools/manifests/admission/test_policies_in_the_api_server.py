@@ -25,7 +25,7 @@ pytestmark = pytest.mark.socket
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[4]
-PAGE = REPOSITORY / "docs/user/admission.md"
+PAGE = REPOSITORY / "docs/guides/admission.md"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 DENIED = "ValidatingAdmissionPolicy 'dranet-parameters' with binding 'dranet-parameters' denied request"
 
@@ -129,7 +129,7 @@ async def test_a_label_on_the_namespace_is_what_the_tenant_policy_asks_for() -> 
 def iter_manifests() -> list[tuple[str, Json]]:
     """Every claim, template and class of the documentation and the examples."""
     found = []
-    for file in sorted([*REPOSITORY.glob("docs/user/*.md"), *REPOSITORY.glob("examples/**/*.y*ml")]):
+    for file in sorted([*REPOSITORY.glob("docs/*/*.md"), *REPOSITORY.glob("examples/**/*.y*ml")]):
         if file == PAGE:
             continue  # whose claims are there to be refused
         text = file.read_text()

@@ -23,7 +23,7 @@ from tools.manifests.tenant_policy import (
     build_tenant_policy,
 )
 
-PAGE = Path(__file__).parents[4] / "docs/user/admission.md"
+PAGE = Path(__file__).parents[4] / "docs/guides/admission.md"
 EXAMPLES: dict[str, Json] = {
     "interface.disableEbpfPrograms": {"interface": {"disableEbpfPrograms": True}},
     "interface.hardwareAddr": {"interface": {"hardwareAddr": "02:00:00:00:00:01"}},
