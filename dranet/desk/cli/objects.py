@@ -19,6 +19,8 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault, without_nulls
 from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, is_older
 from dranet.errors import SettingsError
+from dranet.view.node_view import SHAPING_SETTINGS
+from dranet.view.options import add_capture_flag, add_settings_group
 
 if TYPE_CHECKING:
     from dranet.settings import Settings
@@ -143,9 +145,16 @@ def fetch_live(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS))
     return found
 
 
+def find_namespace(options: argparse.Namespace) -> str:
+    """The namespace of the kubeconfig's context, as kubectl takes it; empty where it names none."""
+    from dranet.desk.cli import object_cluster
+
+    return object_cluster.find_namespace(options)
+
+
 def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
-    """``-f`` and ``--facts``: objects without a cluster. The settings that shape a capture's slices are added
-    with :func:`add_facts_settings`."""
+    """``-f`` and ``--capture``: objects without a cluster. :func:`add_facts_settings` adds the settings that
+    shape a capture's slices."""
     parser.add_argument(
         "-f",
         "--file",
@@ -156,23 +165,13 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
         help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; added to "
         "what a cluster has if one is named (--kubeconfig, --context)",
     )
-    parser.add_argument(
-        "--facts",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="CAPTURE",
-        help="nodes from captures (dranet capture): their slices as the driver would publish them",
-    )
+    add_capture_flag(parser)
 
 
 def add_facts_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that shape what a capture publishes."""
-    from dranet.view.node_view import SHAPING_SETTINGS
-    from dranet.view.options import add_settings_flags
-
-    group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
-    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+    about = "as for dranet run, they shape what --capture publishes"
+    add_settings_group(parser, ("driver_name", *SHAPING_SETTINGS), about)
 
 
 def names_cluster(options: argparse.Namespace) -> bool:
@@ -214,7 +213,7 @@ def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterOb
     found = ClusterObjects()
     seen: Counter[str] = Counter()
     for path in map(str, paths):
-        facts = read_capture(path, "--facts").facts
+        facts = read_capture(path, "--capture").facts
         look = NodeView(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
         name = _distinct(facts.host.name or "node", seen)
         source = Source(name_of(path))
@@ -276,7 +275,7 @@ def _check_identity(body: JsonObject, source: Source) -> None:
     """Kind, version and name, whatever the kind."""
     for key in ("apiVersion", "kind"):
         if not isinstance(body.get(key), str) or not body[key]:
-            hint = "a capture is given with --facts" if "facts" in body and "format" in body else ""
+            hint = "name a capture with --capture" if "facts" in body and "format" in body else ""
             raise SettingsError(f"{source}: {key} is missing: is this a Kubernetes object?", hint=hint)
     if body["kind"] not in LISTS:
         return

@@ -32,46 +32,63 @@ from dranet.desk.lint.compute_domains import build_channel_templates
 from dranet.desk.templates.chart_classes import assume_classes
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.options import read_settings
+from dranet.view.options import add_capture_flag, read_settings
 
 EXIT_FOUND = 1
+
+_DESCRIPTION = """\
+Find mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods,
+and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet
+...), before you apply them. Changes nothing.
+
+  dranet validate -f claim.yaml --capture node.json
+  dranet validate --strict manifests/
+  dranet validate --live
+"""
+
+_EPILOG = """\
+Exit code: 0 without errors, 1 with an error (with --strict also with a warning)
+or when the cluster does not answer, 2 when arguments or files are wrong.
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "validate",
-        help="find mistakes in claims, templates, classes and pods before they are applied",
-        description="Look for mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods, "
-        "and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet ...). Changes nothing.",
-        epilog="Exit code: 0 without errors, 1 with an error (with --strict also with a warning) "
-        "or the cluster does not answer, 2 when arguments or files are wrong.",
-        usage="%(prog)s [FILE ...] [-f FILE] [--facts CAPTURE] [--live]\n"
-        "                       [--strict] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-f] FILE ... [--with FILE] [--capture CAPTURE] [--live]\n"
+        "         [--strict] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
     )
     parser.add_argument(
         "-f",
+        "--file",
+        dest="more_files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="the same, as kubectl names files",
+    )
+    parser.add_argument(
         "--with",
         dest="also",
         action="append",
         default=[],
         metavar="FILE",
-        help="objects to know of (classes, slices, claims), not to look for mistakes in; may be repeated",
+        help="objects that FILE refers to (classes, slices, claims), in which it looks for no mistakes; may "
+        "be repeated",
     )
-    parser.add_argument(
-        "--facts",
-        action="append",
-        default=[],
-        metavar="CAPTURE",
-        help="also try selectors on the devices of a capture (dranet capture); may be repeated",
-    )
+    add_capture_flag(parser, takes_several=False)
     parser.add_argument(
         "--live",
         action="store_true",
-        help="know what the cluster has; without FILE, look for mistakes in it",
+        help="also know the objects of the cluster; without FILE, look for mistakes in them",
     )
     parser.add_argument(
         "--convert",
@@ -80,7 +97,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for warnings")
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        metavar="FORM",
+        default="text",
+        help="text (default) or json",
     )
     add_cluster_flags(parser.add_argument_group("cluster", "which --live asks; to name one is enough"))
     add_facts_settings(parser)
@@ -90,12 +112,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(options: argparse.Namespace) -> int:
     """Read the objects, lint them, and print the reports."""
     never_fail_to_print()
+    options.files += options.more_files
     if options.convert:
         return _convert(options)
     is_live = options.live or names_cluster(options)
     if not options.files and not is_live:
-        only_known = "what -f names is only known of: name it without -f" if options.also else ""
-        hint = only_known or "or --live for what is in the cluster"
+        hint = "-f FILE; or --live for what is in the cluster"
         raise SettingsError("nothing to look at: name a file", hint=hint)
     settings = read_settings(options)
     loaded = load_files(options.files, check=False, others=True) if options.files else None

@@ -188,6 +188,7 @@ def _find_templates(value: Any, path: str, copies: int, room: int) -> Iterator[t
 
 
 _INDENT = " " * 11
+_STYLES = {LintSeverity.ERROR: Screen.red, LintSeverity.WARNING: Screen.yellow}
 _WIDEST_SEVERITY = max(map(len, LintSeverity))
 
 
@@ -204,14 +205,14 @@ def draw_reports(
             yield ""
     yield summarize(reports, devices)
     if assumed:
-        text = (
-            f"note: no DeviceClasses were given (-f FILE): {' and '.join(assumed)} assumed as in the charts"
-        )
+        names = " and ".join(assumed)
+        text = f"note: no DeviceClasses were given (--with FILE): {names} assumed as in the charts"
         yield from map(screen.dim, textwrap.wrap(text, PROSE, subsequent_indent="      "))
 
 
 def _draw_finding(finding: LintFinding, screen: Screen, explained: set[LintRule]) -> Iterator[str]:
-    severity = finding.severity.ljust(_WIDEST_SEVERITY)
+    style = _STYLES.get(finding.severity, Screen.dim)
+    severity = style(screen, finding.severity.ljust(_WIDEST_SEVERITY))
     yield f"  {severity}  {finding.path}  {screen.dim(f'[{finding.rule.name}]')}"
     yield from _wrap(finding.text, screen)
     if finding.fix:

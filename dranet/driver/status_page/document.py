@@ -191,12 +191,12 @@ def show_claims(content: Content) -> Html:
     ordered = sorted(content.claims, key=lambda seen: (str(seen.record.pod), str(seen.record.claim)))
     rows = [_claim_row(seen, content) for seen in ordered[:MOST_CLAIMS]]
     claims = table("What is prepared for pods on this node", _CLAIMS_HEADER, rows)
-    left = _left_out(len(ordered) - MOST_CLAIMS, "more: dranet claims lists them")
+    left = _left_out(len(ordered) - MOST_CLAIMS, "more: dranet prepared lists them")
     return join([claims, left, _unreadable(content.unreadable_claims)])
 
 
 def _unreadable(count: int) -> Html:
-    words = f"{count} records cannot be read: dranet claims shows why."
+    words = f"{count} records cannot be read: dranet prepared shows why."
     return element("p", words, class_="bad") if count else EMPTY
 
 

@@ -168,7 +168,7 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
 
     assert (code, text) == (1, "")
     assert error == (
-        "dranet: DeviceNotFound: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
+        "dranet: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
         "node's uplink: enp39s0f0np0 carries a default route) "
         "(the most that can be had is --gpus 1 --nics 8)\n"
     )
@@ -180,13 +180,13 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--nics", "0"), "at least one NIC"),
         (("--gpus", "-1"), "no negative number"),
         (("--per-node", "--gpus", "4"), "--per-node takes all there is"),
-        (("--name", "Train"), "--name Train: is no name"),
-        (("--name", "a..b"), "--name a..b: is no name"),
+        (("--name", "Train"), "--name Train: is not a name"),
+        (("--name", "a..b"), "--name a..b: is not a name"),
         (("--name", "x" * 59), "is longer than 58 characters"),
-        (("--namespace", "team.a"), "--namespace team.a: is no name"),
+        (("--namespace", "team.a"), "--namespace team.a: is not a name"),
         (("--class", "x" * 254), "--class xxx"),
         (("--image", ""), "--image '': is empty"),
-        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is no name"),
+        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is not a name"),
         (("--gpu-resource", "nvidia.com/gpu", "--gpu-class", "h100"), "does not go with --gpu-class"),
         (("--each-numa", "--rails"), "--each-numa does not go with"),
         (("--facts", "/nonexistent.json"), "No such file"),
@@ -261,7 +261,7 @@ def test_without_a_cluster_it_says_where_else_the_hardware_can_come_from(
 
     assert (code, text) == (2, "")
     assert "no cluster to ask" in error
-    assert "-f FILE, or --facts CAPTURE" in error
+    assert "-f FILE, or --capture CAPTURE" in error
 
 
 @pytest.mark.socket
@@ -298,10 +298,7 @@ def test_rails_of_unlike_nodes_are_written_node_by_node(capsys: CaptureFixture) 
     alone = run(capsys, *facts("hgx-b200"), "--per-node", "--rails")
     assert run(capsys, *both, "--node", "b200-00") == alone
     assert alone[0] == 0
-    assert (
-        "--node b200: there is no such node (did you mean b200-00?)"
-        in run(capsys, *both, "--node", "b200")[2]
-    )
+    assert "--node b200: no such node (did you mean b200-00?)" in run(capsys, *both, "--node", "b200")[2]
 
 
 @pytest.mark.parametrize("layout", CLAIMED_LAYOUTS)
