@@ -171,7 +171,7 @@ def _explain(part: type[Part], fault: Fault) -> ConfigProblem:
 
 
 def _suggest(part: type[Part], path: Path) -> str:
-    """The field that an unknown one was perhaps meant to be, or those that there are."""
+    """The field that an unknown one was perhaps meant to be."""
     from difflib import get_close_matches  # only who mistyped a name pays for it
 
     *outer, unknown = path
@@ -180,7 +180,7 @@ def _suggest(part: type[Part], path: Path) -> str:
         part = field.part if field and field.part else part
     known = {name.lower(): name for name in fields_of(part)}
     similar = get_close_matches(str(unknown)[:_SHOWN_MAX].lower(), known, n=1)
-    return f"; did you mean {known[similar[0]]}?" if similar else f"; fields are {', '.join(known.values())}"
+    return f"; did you mean {known[similar[0]]}?" if similar else ""
 
 
 def _show(value: object) -> str:
