@@ -29,6 +29,7 @@ from testbed.apiserver.server import ApiServer
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
 
 ROOT = Path(__file__).parents[3]
+MISTAKES = str(ROOT / "tests/data/validate/mistakes.yaml")
 SCENARIOS = sorted((ROOT / "testbed" / "data" / "scenarios").glob("*.yaml"))
 MEANT_TO_FAIL = ("broken", "greedy")
 """Claims of scenarios that show what is refused."""
@@ -223,7 +224,7 @@ def test_selectors_are_tried_on_captures(validate: Validate) -> None:
 def test_odds_and_claims_are_those_of_slices_and_captures(validate: Validate) -> None:
     data = ROOT / "tests" / "data"
     text = (data / "validate" / "unaligned.yaml").read_text()
-    slices = ("-f", str(data / "oci-gb200" / "gpu-slices.yaml"))
+    slices = ("--with", str(data / "oci-gb200" / "gpu-slices.yaml"))
     facts = ("--facts", str(data / "oci-gb200" / "capture.json"))
     code, out = validate(text, *slices, *facts, "-o", "json")
     findings = [finding for found in json.loads(out)["objects"] for finding in found["findings"]]
@@ -241,9 +242,13 @@ def test_bad_arguments_end_with_two(arguments: tuple[str, ...], capsys: pytest.C
     assert capsys.readouterr().err.startswith("dranet: ")
 
 
-def test_who_names_files_as_for_kubectl_is_told_how(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(("validate", "-f", "pod.yaml")) == 2
-    assert "name it without -f" in capsys.readouterr().err
+def test_files_can_be_named_as_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", MISTAKES]) == 1
+    plain = capsys.readouterr().out
+    assert main(["validate", "-f", MISTAKES]) == 1
+    assert capsys.readouterr().out == plain
+    assert main(["validate", "--with", MISTAKES]) == 2
+    assert "nothing to look at: name a file (-f FILE" in capsys.readouterr().err
 
 
 @pytest.mark.socket
@@ -276,7 +281,7 @@ def test_to_name_a_cluster_is_to_ask_it_and_each_device_counts_once(
     text = capsys.readouterr().out
     named = {**yaml.safe_load(text), "metadata": {"name": "dgx-00-1"}}
     (tmp_path / "slices.yaml").write_text(yaml.safe_dump(named))
-    ways = ((), ("-f", str(tmp_path / "slices.yaml")))
+    ways = ((), ("--with", str(tmp_path / "slices.yaml")))
 
     async def serve() -> list[tuple[int, str]]:
         async with ApiServer() as server:
