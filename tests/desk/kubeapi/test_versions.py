@@ -52,7 +52,7 @@ def test_a_template_and_its_labels_are_converted() -> None:
 
 
 def test_alternatives_and_what_is_exact_already_stay_and_v1beta2_gets_its_version_alone() -> None:
-    requests = [
+    requests: list[JsonObject] = [
         {"name": "nic", "exactly": EXACTLY},
         {"name": "any", "firstAvailable": [{"name": "a", "deviceClassName": "nic"}]},
     ]
