@@ -136,7 +136,7 @@ def test_a_support_bundle_of_a_node_can_be_read(tmp_path: Path) -> None:
         run_as_on_macos(RUN, "doctor", "--read", str(bundle), "-o", "json", "--fail-on", "never").stdout
     )["findings"]
     assert len(findings) > 10
-    assert "not offered: is the loopback" in run_as_on_macos(RUN, "devices", "-a", "-f", str(bundle)).stdout
+    assert "no: is the loopback" in run_as_on_macos(RUN, "devices", "-a", "-f", str(bundle)).stdout
 
 
 @pytest.mark.parametrize(
