@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "topology": Command(
             "dranet.cli.topology", "show the distances of NICs and GPUs: tree, matrix, picture"
         ),
+        "nodes": Command("dranet.desk.cli.nodes", "show all nodes: drivers, devices, claims, problems"),
         "capture": Command("dranet.cli.look", "write all hardware facts of this node as one document"),
     },
     "Look after a node": {

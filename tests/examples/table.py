@@ -69,6 +69,7 @@ class Example:
 _PAIR = Wanted(nics=1, gpus=1, verbs=1, distance="PIX")
 _PAIR_FOR_NCCL = Wanted(nics=1, gpus=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))
 _EIGHT = Wanted(nics=8, gpus=8, verbs=8, distance="PIX")
+_EIGHT_FOR_NCCL = Wanted(nics=8, gpus=8, verbs=8, distance="PIX", environment=("NCCL_CONF_FILE",))
 _NONE = Wanted()
 _NIC = Wanted(nics=1, verbs=1, distance="PIX")
 _WITHOUT_FIRST_NIC = {"filter": 'device.attributes["dra.net"].?pciAddress.orValue("") != "0000:18:00.0"'}
@@ -95,18 +96,27 @@ EXAMPLES = (
     Example("dgx-h100/one-gpu-one-nic.yaml", {"1-gpu-1-nic": _PAIR}, settings=_WITHOUT_FIRST_NIC),
     Example(
         "dgx-h100/two-gpus-two-nics.yaml",
-        {"2-gpu-2-nic": Wanted(nics=2, gpus=2, verbs=2, distance="PIX")},
+        {"2-gpus-2-nics": Wanted(nics=2, gpus=2, verbs=2, distance="PIX")},
         settings=_WITHOUT_FIRST_NIC,
     ),
-    Example("dgx-h100/eight-gpus-eight-nics.yaml", {"8-gpu-8-nic": _EIGHT}),
+    Example("dgx-h100/eight-gpus-eight-nics.yaml", {"8-gpus-8-nics": _EIGHT}),
     Example("dgx-h100/whole-node.yaml", {"whole-node": Wanted(nics=10, gpus=8, verbs=10)}),
-    Example("dgx-h100/rails.yaml", {"8-gpu-8-nic-rails": _EIGHT}),
+    Example("dgx-h100/rails.yaml", {"8-gpus-8-nics-rails": _EIGHT}),
     Example("pytorch-ddp-job.yaml", {"ddp-0": _PAIR_FOR_NCCL, "ddp-1": _PAIR_FOR_NCCL}),
     Example("kubeflow-trainjob.yaml", {f"train-node-0-{n}": _PAIR_FOR_NCCL for n in range(2)}),
     Example("kubeflow-pytorchjob.yaml", {"train-master-0": _PAIR_FOR_NCCL, "train-worker-0": _PAIR_FOR_NCCL}),
     Example(
+        "nccl-tests.yaml",
+        {"nccl-tests-launcher-0": _NONE, **{f"nccl-tests-worker-{n}": _PAIR_FOR_NCCL for n in range(2)}},
+    ),
+    Example(
         "mpi-operator.yaml",
-        {"all-reduce-launcher-0": _NONE, **{f"all-reduce-worker-{n}": _PAIR_FOR_NCCL for n in range(2)}},
+        {"all-to-all-launcher-0": _NONE, **{f"all-to-all-worker-{n}": _EIGHT_FOR_NCCL for n in range(2)}},
+        takes_node=True,
+    ),
+    Example(
+        "perftest.yaml",
+        {"perftest-server": Wanted(nics=1, verbs=1), "perftest-client-0": Wanted(nics=1, verbs=1)},
     ),
     Example("jobset.yaml", {f"train-node-0-{n}": _PAIR_FOR_NCCL for n in range(2)}),
     Example("leaderworkerset.yaml", {"serve-0": _PAIR_FOR_NCCL, "serve-0-1": _PAIR_FOR_NCCL}),
@@ -200,13 +210,13 @@ EXAMPLES = (
     ),
     Example(
         "dgx-h100/nvidia-two-gpus-two-nics.yaml",
-        {"2-gpu-2-nic": Wanted(nics=2, verbs=2, distance="PIX")},
+        {"2-gpus-2-nics": Wanted(nics=2, verbs=2, distance="PIX")},
         settings=_WITHOUT_FIRST_NIC,
         beside="vendor",
     ),
     Example(
         "dgx-h100/nvidia-eight-gpus-eight-nics.yaml",
-        {"8-gpu-8-nic": Wanted(nics=8, verbs=8, distance="PIX")},
+        {"8-gpus-8-nics": Wanted(nics=8, verbs=8, distance="PIX")},
         beside="vendor",
     ),
     Example(
@@ -217,7 +227,7 @@ EXAMPLES = (
     ),
     Example(
         "gb200-nvl72/nvidia-two-gpus-two-nics.yaml",
-        {"2-gpu-2-nic": Wanted(nics=2, verbs=2, distance="NODE")},
+        {"2-gpus-2-nics": Wanted(nics=2, verbs=2, distance="NODE")},
         GB200,
         beside="vendor",
     ),

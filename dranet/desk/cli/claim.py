@@ -14,17 +14,17 @@ from dranet.desk.cli.objects import (
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
+    asks_cluster,
     capture_slices,
     fetch_live,
     load_files,
-    names_cluster,
 )
 from dranet.desk.explain.subject import near_names
 from dranet.desk.hardware.nodes import Hardware, read_hardware
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.templates.chart_classes import build_chart_classes
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import ClaimRequest
+from dranet.desk.templates.request import PLACEHOLDER_IMAGE, ClaimRequest
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
 from dranet.terminal import PROSE, print_document
@@ -148,7 +148,11 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         help="GPUs by a device plugin: its extended resource, nvidia.com/gpu (default: what the Nodes have, "
         "where no DRA driver publishes GPUs)",
     )
-    parser.add_argument("--image", default="trainer", help="image of the pod's container (default: trainer)")
+    parser.add_argument(
+        "--image",
+        default=PLACEHOLDER_IMAGE,
+        help=f"image of the pod's container (default: {PLACEHOLDER_IMAGE}, which sleeps)",
+    )
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
@@ -183,8 +187,14 @@ def run(options: argparse.Namespace) -> int:
     request = _read_request(options)
     objects = _read_objects(options)
     hardware = _read_hardware(objects, options.node, request.gpu_part)
+    is_known = bool(objects.classes) or asks_cluster(options)
+    classes = objects.classes if is_known else build_chart_classes(hardware.nic_driver)
     choice = choose_claim(
-        request, hardware, _read_classes(objects, options), _list_not_offered(objects.looks)
+        request,
+        hardware,
+        {body["metadata"]["name"]: body for body in classes},
+        _list_not_offered(objects.looks),
+        assumes_classes=not is_known,
     )
     notes = describe(choice, with_tried=options.explain)
     if options.output == "json":
@@ -246,7 +256,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
 def _read_objects(options: argparse.Namespace) -> ClusterObjects:
     """Read files and captures where any are named; the cluster where none is, or where it is also named."""
     found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
-    if names_cluster(options) or not (options.file or options.facts):
+    if asks_cluster(options):
         found = found | fetch_live(options, _KINDS)
     return found | load_files(options.file) if options.file else found
 
@@ -258,13 +268,6 @@ def _read_hardware(objects: ClusterObjects, only: Sequence[str], gpu_part: str) 
         if name not in known:
             raise SettingsError(f"--node {name}: no such node", hint=near_names(name, known - {""}))
     return read_hardware(objects.slices, objects.nodes, only, gpu_part)
-
-
-def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[str, JsonObject] | None:
-    """``None`` where files have no classes: the cluster may still have some."""
-    if not objects.classes and (options.file or options.facts):
-        return None
-    return {entry["metadata"]["name"]: entry for entry in objects.classes}
 
 
 def _list_not_offered(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:

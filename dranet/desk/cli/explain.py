@@ -14,11 +14,11 @@ from dranet.desk.cli.objects import (
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
+    asks_cluster,
     capture_slices,
     fetch_live,
     find_namespace,
     load_files,
-    names_cluster,
 )
 from dranet.desk.explain.explain import ClusterView, explain
 from dranet.desk.explain.subject import (
@@ -31,6 +31,7 @@ from dranet.desk.explain.subject import (
     template_subject,
 )
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.templates.chart_classes import assume_classes
 from dranet.errors import NotFoundError, SettingsError
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
@@ -122,15 +123,17 @@ def read_subject(words: Sequence[str], namespace: str) -> tuple[str, str, str]:
 def run(options: argparse.Namespace) -> int:
     """Read, explain, print; the exit code is the conclusion."""
     options.kind, options.namespace, options.name = read_subject(options.subject, options.namespace)
-    objects = _read(options)
+    objects, driver = _read(options), read_settings(options).driver_name
+    assumes_classes = not (objects.classes or asks_cluster(options))
     view = ClusterView(
         objects.slices,
-        objects.classes,
+        assume_classes(objects.slices, driver) if assumes_classes else objects.classes,
         objects.claims,
         objects.nodes,
         objects.taint_rules,
         options.node,
-        find_not_offered(objects.looks, read_settings(options).driver_name),
+        find_not_offered(objects.looks, driver),
+        assumes_classes,
     )
     if options.node and not (objects.nodes or objects.slices):
         raise SettingsError(f"--node {options.node}: there are neither nodes nor slices")
@@ -154,7 +157,7 @@ def _read(options: argparse.Namespace) -> ClusterObjects:
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
     allocated = load_files(options.file) if options.file else ClusterObjects()
-    if names_cluster(options) or not (options.file or options.facts):
+    if asks_cluster(options):
         options.namespace = options.namespace or find_namespace(options)
         allocated = fetch_live(options) | allocated
     return captured | allocated

@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, fetch_snapshot
@@ -119,3 +119,44 @@ async def _list_taint_rules(client: ApiClient) -> tuple[dict[str, Any], ...]:
             if error.reason is not Reason.API_NOT_FOUND:
                 raise
     return ()
+
+
+class Query(NamedTuple):
+    """What to list of one kind, of all namespaces."""
+
+    path: str
+    label_selector: str = ""
+    field_selector: str = ""
+
+
+async def fetch_permitted(
+    client: ApiClient, queries: Mapping[str, Query]
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """List each kind, all at the same time and page by page.
+
+    Returns:
+        By kind what there is, and the kinds that this user may not list.
+    """
+    async with client:
+        answers = await asyncio.gather(*(_try(client, kind, query) for kind, query in queries.items()))
+    by_kind = dict(zip(queries, answers, strict=True))
+    found = {kind: list(items) for kind, items in by_kind.items() if items is not None}
+    return found, [kind for kind, items in by_kind.items() if items is None]
+
+
+async def _try(client: ApiClient, kind: str, query: Query) -> tuple[dict[str, Any], ...] | None:
+    """``None`` without the right to list them."""
+    try:
+        if kind == "DeviceTaintRule":
+            return await _list_taint_rules(client)
+        return (
+            await fetch_snapshot(
+                client, query.path, label_selector=query.label_selector, field_selector=query.field_selector
+            )
+        ).items
+    except ClusterError as error:
+        if error.reason is Reason.API_FORBIDDEN:
+            return None
+        if error.reason is Reason.API_NOT_FOUND:
+            raise ClusterError(_NO_V1, status=error.status, reason=error.reason) from error
+        raise

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dranet.desk.cli.object_files import expand, name_of, read_documents
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault, without_nulls
+from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, is_older
 from dranet.errors import SettingsError
 from dranet.view.node_view import SHAPING_SETTINGS
 from dranet.view.options import add_capture_flag, add_settings_group
@@ -36,8 +37,7 @@ LISTS: Mapping[str, str] = {
 }
 """Kind -> the field of :class:`ClusterObjects` that holds it."""
 
-_RESOURCE_GROUP = "resource.k8s.io"
-_VERSIONS = ("v1", "v1beta2")
+_VERSIONS = (CURRENT, f"{GROUP}/v1beta2")
 """API versions with equal fields."""
 
 _MAX_ITEMS = 200_000
@@ -106,8 +106,9 @@ def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool 
 
     Args:
         paths: what the user named.
-        check: refuse an object whose fields have shapes that no API server would take. Without it only
-            kind, name and ``spec`` are known to be of the right type: for callers that report more about it.
+        check: refuse an object whose fields have shapes that no API server would take. Without it
+            only kind, name and ``spec`` are known to be of the right type, and older versions are read: for
+            callers that report more about it.
         others: objects of other kinds are enough.
 
     Raises:
@@ -120,6 +121,8 @@ def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool 
         for number, document in read_documents(path):
             for source, body in _iter_objects(document, Source(name_of(path), number)):
                 _check_identity(body, source)
+                if check:
+                    _check_version(body, source)
                 found.add(_with_name(_checked(body, source) if check else body), source)
     if not any(found) and not (others and found.others):
         raise SettingsError(_nothing_found(named, found.others), hint=f"read are {', '.join(LISTS)}")
@@ -174,6 +177,11 @@ def add_facts_settings(parser: argparse.ArgumentParser) -> None:
 def names_cluster(options: argparse.Namespace) -> bool:
     """Whether a cluster was named, so that it is to be asked even where there are files."""
     return bool(options.kubeconfig or options.context)
+
+
+def asks_cluster(options: argparse.Namespace) -> bool:
+    """Whether a cluster is asked: one was named, or neither a file nor a capture was."""
+    return names_cluster(options) or not (options.file or options.facts)
 
 
 def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
@@ -272,11 +280,6 @@ def _check_identity(body: JsonObject, source: Source) -> None:
     if body["kind"] not in LISTS:
         return
     where = f"{source}: {body['kind']}"
-    group, _, version = body["apiVersion"].rpartition("/")
-    if group == _RESOURCE_GROUP and version not in _VERSIONS and body["kind"] != "DeviceTaintRule":
-        raise SettingsError(
-            f"{where}: {body['apiVersion']} is not read", hint=f"write it as {_RESOURCE_GROUP}/v1"
-        )
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
         raise SettingsError(f"{where}: metadata must be a mapping")
@@ -285,6 +288,13 @@ def _check_identity(body: JsonObject, source: Source) -> None:
         raise SettingsError(f"{where}: metadata.name is missing")
     if not isinstance(body.get("spec", {}), dict):
         raise SettingsError(f"{where} {name}: spec must be a mapping")
+
+
+def _check_version(body: JsonObject, source: Source) -> None:
+    if is_older(body) and body["apiVersion"] not in _VERSIONS:
+        can_be = f"dranet validate --convert writes it as {CURRENT}"
+        hint = can_be if can_convert(body) else f"write it as {CURRENT}"
+        raise SettingsError(f"{source}: {body['kind']}: {body['apiVersion']} is not read", hint=hint)
 
 
 def _checked(body: JsonObject, source: Source) -> JsonObject:

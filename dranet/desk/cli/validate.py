@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterable
 
+from dranet.desk.cli.convert import convert_files, join
 from dranet.desk.cli.objects import (
     ClusterObjects,
     add_cluster_flags,
@@ -15,10 +17,19 @@ from dranet.desk.cli.objects import (
     load_files,
     names_cluster,
 )
-from dranet.desk.cli.validate_report import Report, draw_reports, inspect, is_unicode, to_document
+from dranet.desk.cli.validate_report import (
+    Report,
+    draw_reports,
+    find_assumed_classes,
+    inspect,
+    is_unicode,
+    to_document,
+)
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.versions import CURRENT, convert, is_older
 from dranet.desk.lint import RULES, Key, LintSeverity, Scope, key_of, read_devices
 from dranet.desk.lint.compute_domains import build_channel_templates
+from dranet.desk.templates.chart_classes import assume_classes
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
 from dranet.view.options import add_capture_flag, read_settings
@@ -49,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s [-f] FILE ... [--with FILE] [--capture CAPTURE] [--live]\n"
-        "         [--strict] [-o text|json] [--kubeconfig FILE] [settings]",
+        "         [--strict] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
@@ -79,6 +90,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="also know the objects of the cluster; without FILE, look for mistakes in them",
     )
+    parser.add_argument(
+        "--convert",
+        action="store_true",
+        help="write the objects in resource.k8s.io/v1 on standard output, and all others as they are",
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for warnings")
     parser.add_argument(
         "-o",
@@ -97,6 +113,8 @@ def run(options: argparse.Namespace) -> int:
     """Read the objects, lint them, and print the reports."""
     never_fail_to_print()
     options.files += options.more_files
+    if options.convert:
+        return _convert(options)
     is_live = options.live or names_cluster(options)
     if not options.files and not is_live:
         hint = "-f FILE; or --live for what is in the cluster"
@@ -108,12 +126,26 @@ def run(options: argparse.Namespace) -> int:
     known += [fetch_live(options)] if is_live else []
     judged = loaded if loaded is not None else known[-1]
     scope = build_scope([judged, *known], settings.driver_name, is_live=is_live)
-    reports = inspect(judged, scope)
+    reports, assumed = inspect(judged, scope), find_assumed_classes(scope)
     if options.output == "json":
-        print_document(to_document(reports, len(scope.devices)))
+        print_document(to_document(reports, len(scope.devices), assumed))
     else:
-        print("\n".join(draw_reports(reports, len(scope.devices), find_screen())))
+        print("\n".join(draw_reports(reports, len(scope.devices), find_screen(), assumed)))
     return _exit_code(reports, options.strict)
+
+
+def _convert(options: argparse.Namespace) -> int:
+    if not options.files:
+        raise SettingsError("nothing to convert: name a file", hint="- is standard input")
+    documents = list(convert_files(options.files))
+    print_document(join(documents))
+    changed = [name for one in documents for name in one.changed]
+    refused = [name for one in documents for name in one.refused]
+    for name in changed or ("nothing: every object is as in v1",):
+        print(f"converted {name}", file=sys.stderr)
+    for name in refused:
+        print(f"cannot convert {name}: write it as {CURRENT}", file=sys.stderr)
+    return EXIT_FOUND if refused else 0
 
 
 def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool = False) -> Scope:
@@ -124,24 +156,28 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
     for objects in known:
         whole = whole | objects
     whole.templates.extend(build_channel_templates(whole.others))
-    sound = {id(body): is_unicode(body) and not find_fault(body) for body in whole}
 
     def by_key(bodies: list[JsonObject]) -> dict[Key, JsonObject]:
         kept: dict[Key, JsonObject] = {}
-        for body in bodies:
-            if sound[id(body)]:
+        for body in map(convert, bodies):
+            if is_unicode(body) and not is_older(body) and not find_fault(body):
                 kept.setdefault(key_of(body), body)
         return kept
 
     slices = tuple(by_key(whole.slices).values())
+    classes = {key.name: body for key, body in by_key(whole.classes).items()}
+    assumes_classes = not (classes or is_live)
+    if assumes_classes:
+        classes = {body["metadata"]["name"]: body for body in assume_classes(slices, driver)}
     return Scope(
         driver=driver,
-        classes={key.name: body for key, body in by_key(whole.classes).items()},
+        classes=classes,
         claims=by_key(whole.claims),
         templates=by_key(whole.templates),
         devices=read_devices(slices),
         slices=slices,
         is_live=is_live,
+        assumes_classes=assumes_classes,
     )
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from dranet.terminal import count_of
 
+PLACEHOLDER_IMAGE = "busybox:1.37"
+"""Public and small; a pod with it runs unchanged, and sleeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
@@ -25,7 +28,7 @@ class ClaimRequest:
     gpu_class: str = ""
     """DeviceClass of the GPUs; empty: the vendor's usual one, or one of ours."""
     nic_class: str = ""
-    image: str = "trainer"
+    image: str = PLACEHOLDER_IMAGE
     gpu_part: str = ""
     """Profile of the parts of GPUs (``1g.10gb``) that are wanted; empty: whole GPUs."""
     gpu_resource: str = ""
@@ -58,12 +61,12 @@ class ClaimRequest:
 
     @property
     def default_name(self) -> str:
-        """The name of the template, unless the user chooses one."""
+        """The name of the template, unless the user chooses one: ``2-gpus-1-nic``."""
         ending = "-rails" if self.rails else "-each-numa" if self.each_numa else ""
         if self.per_node:
             return f"whole-node{ending}"
-        gpus = f"{self.gpus}-gpu{'-part' if self.gpu_part else ''}-" if self.gpus else ""
-        return f"{gpus}{self.nics}-nic{ending}"
+        gpus = count_of(self.gpus, "gpu-part" if self.gpu_part else "gpu") + "-" if self.gpus else ""
+        return f"{gpus}{count_of(self.nics, 'nic')}{ending}".replace(" ", "-")
 
 
 def listed(reasons: Iterable[str], most: int = 4) -> str:
