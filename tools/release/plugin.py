@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 import dranet
-from dranet.cli.main import DESK_COMMANDS, NODE_COMMANDS
+from dranet.cli.main import COMMANDS
 from tools.image.debian import hash_file
 from tools.project import REPOSITORY, Project
 
@@ -27,7 +27,10 @@ MANIFEST = "dranet.yaml"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _ARCHIVE = re.compile(rf"{NAME}-v.+-(linux|darwin)-(amd64|arm64)\.tar\.gz")
 _ENTRY = "import sys\nfrom dranet.cli.main import main\nsys.exit(main())\n"
-_LOADED_BY_NAME = ("cel_expr_python.cel", *sorted({*DESK_COMMANDS.values(), *NODE_COMMANDS.values()}))
+_LOADED_BY_NAME = (
+    "cel_expr_python.cel",
+    *sorted({one.module for one in COMMANDS.values() if not one.module.startswith("testbed.")}),
+)
 """Modules that no import statement names. Those of a node have commands that also read files of a node."""
 _NOT_FOR_A_DESK = ("grpc", "pyudev")
 """Packages that only the driver on a node needs."""
