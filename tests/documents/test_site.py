@@ -79,7 +79,7 @@ def test_the_search_knows_the_words_of_the_pages(site: Path) -> None:
         return {pages[number] for number in ([found] if isinstance(found, int) else found)}
 
     assert "reference/metrics" in find("dranet_build_info")
-    assert "reference/settings" in find("dranet_kubelet_root")
+    assert "reference/settings" in find("kubelet_root")
     assert len(find("resourceclaim")) > 5
     assert set(pages) == set(PAGES)
 

@@ -50,9 +50,13 @@ def chapters(folder: str) -> list[str]:
 
 
 def list_pages(folder: str) -> list[str]:
-    """Return the pages of a folder in the order of the index, and then those that it leaves out."""
+    """Return the pages of a folder: in the order of the index, of the folder's README, then the rest."""
     found = {f"{folder}/{path.stem}" for path in (DOCS / folder).glob("*.md")} - {*CHAPTERS.values()}
     named = re.findall(rf"\]\(({folder}/[\w-]+)\.md", (DOCS / f"{INDEX}.md").read_text())
+    own = f"{folder}/{INDEX}"
+    if own in found:
+        links = re.findall(r"\]\(([\w-]+)\.md", (DOCS / f"{own}.md").read_text())
+        named += [own, *(f"{folder}/{name}" for name in links)]
     return [page for page in dict.fromkeys([*named, *sorted(found)]) if page in found]
 
 
