@@ -121,8 +121,26 @@ def test_the_check_sees_what_does_not_fit_and_what_is_faint(screen: Screen, site
         assert "asks for https://127.0.0.1:1/x.png" in list_complaints(sight, site)
 
 
-def test_the_search_finds_a_page_without_a_server(screen: Screen, site: Path) -> None:
-    with screen.look(f"{(site / 'search.html').as_uri()}?q=kubelet_root", 390) as sight:
-        sight.page.wait_for_selector("ul.search li a")
+def test_commands_have_a_button_that_copies_them_and_outputs_have_none(screen: Screen, site: Path) -> None:
+    with screen.look((site / "guides/quickstart.html").as_uri(), 1280) as sight:
+        assert sight.page.locator("div.highlight-none button.copybtn").count() > 3
+        assert sight.page.locator("div.highlight-text button.copybtn").count() == 0
+
+
+def search(screen: Screen, site: Path, words: str) -> list[str]:
+    """The pages found, best first, as the site's own search finds them without a server."""
+    with screen.look(f"{(site / 'search.html').as_uri()}?q={words}", 390) as sight:
+        sight.page.wait_for_function(
+            "document.querySelector('#search-results p').textContent.includes('found')"
+        )
         found = sight.page.locator("ul.search li a").evaluate_all("links => links.map(link => link.href)")
-    assert any("reference/settings.html" in href for href in found)
+    return [href.partition("/html/")[2].partition(".html")[0] for href in found]
+
+
+def test_the_search_finds_pages_and_those_for_users_first(screen: Screen, site: Path) -> None:
+    assert "reference/settings" in search(screen, site, "kubelet_root")
+    folders = [page.partition("/")[0] for page in search(screen, site, "dhcp")]
+    are_for_developers = [folder in ("decisions", "dev") for folder in folders]
+    assert 3 < len(folders)
+    assert are_for_developers == sorted(are_for_developers)
+    assert any(are_for_developers)

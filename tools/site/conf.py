@@ -6,7 +6,7 @@ from pygments.lexers.go import GoLexer
 from sphinx.application import Sphinx
 
 from dranet import __version__
-from tools.site.pages import HOME, add_navigation, copy_index, lead_outside_links_home
+from tools.site.pages import HOME, REPOSITORY, add_navigation, copy_index, lead_outside_links_home
 
 project = "dranet"
 version = release = __version__
@@ -28,6 +28,8 @@ copybutton_prompt_text = "$ "
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(REPOSITORY / "tools/site/scorer.js")
+html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {
