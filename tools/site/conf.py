@@ -30,6 +30,7 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_search_scorer = str(REPOSITORY / "tools/site/scorer.js")
+html_favicon = str(REPOSITORY / "charts/icon.svg")
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
