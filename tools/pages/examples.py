@@ -18,7 +18,7 @@ PAGES = (
     "guides/gb200-gb300.md",
     "guides/gpus-by-nvidia-dra.md",
     "commands/topology.md",
-    "operations/troubleshooting.md",
+    "reference/messages.md",
     "commands/validate.md",
 )
 PICTURES = {"commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
