@@ -150,7 +150,7 @@ def test_figures_of_the_front_page_are_those_of_the_page_about_performance() -> 
     figures = set(re.findall(r"\b\d\.\d\d\b", front))
     assert len(figures) >= 3
     assert figures <= set(
-        re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/operations/performance.md").read_text())
+        re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/dev/figures.md").read_text())
     )
 
 
