@@ -1,4 +1,4 @@
-"""What the pages for troubleshooting quote of the driver, the driver logs: people search them for what they see."""
+"""Messages that the pages for troubleshooting quote are in the driver: people search for what they see."""
 
 from __future__ import annotations
 
