@@ -83,6 +83,7 @@ SPECS: Mapping[tuple[str, str], Shape] = {
     ("kubeflow.org/v2beta1", "MPIJob"): _needs(
         {
             "slotsPerWorker": int,
+            "launcherCreationPolicy": str,
             "runPolicy": {"cleanPodPolicy": str},
             "mpiReplicaSpecs": {"Launcher": _ROLE, "Worker": _ROLE},
         },

@@ -69,6 +69,7 @@ class Example:
 _PAIR = Wanted(nics=1, gpus=1, verbs=1, distance="PIX")
 _PAIR_FOR_NCCL = Wanted(nics=1, gpus=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))
 _EIGHT = Wanted(nics=8, gpus=8, verbs=8, distance="PIX")
+_EIGHT_FOR_NCCL = Wanted(nics=8, gpus=8, verbs=8, distance="PIX", environment=("NCCL_CONF_FILE",))
 _NONE = Wanted()
 _NIC = Wanted(nics=1, verbs=1, distance="PIX")
 _WITHOUT_FIRST_NIC = {"filter": 'device.attributes["dra.net"].?pciAddress.orValue("") != "0000:18:00.0"'}
@@ -105,8 +106,17 @@ EXAMPLES = (
     Example("kubeflow-trainjob.yaml", {f"train-node-0-{n}": _PAIR_FOR_NCCL for n in range(2)}),
     Example("kubeflow-pytorchjob.yaml", {"train-master-0": _PAIR_FOR_NCCL, "train-worker-0": _PAIR_FOR_NCCL}),
     Example(
+        "nccl-tests.yaml",
+        {"nccl-tests-launcher-0": _NONE, **{f"nccl-tests-worker-{n}": _PAIR_FOR_NCCL for n in range(2)}},
+    ),
+    Example(
         "mpi-operator.yaml",
-        {"all-reduce-launcher-0": _NONE, **{f"all-reduce-worker-{n}": _PAIR_FOR_NCCL for n in range(2)}},
+        {"all-to-all-launcher-0": _NONE, **{f"all-to-all-worker-{n}": _EIGHT_FOR_NCCL for n in range(2)}},
+        takes_node=True,
+    ),
+    Example(
+        "perftest.yaml",
+        {"perftest-server": Wanted(nics=1, verbs=1), "perftest-client-0": Wanted(nics=1, verbs=1)},
     ),
     Example("jobset.yaml", {f"train-node-0-{n}": _PAIR_FOR_NCCL for n in range(2)}),
     Example("leaderworkerset.yaml", {"serve-0": _PAIR_FOR_NCCL, "serve-0-1": _PAIR_FOR_NCCL}),

@@ -55,7 +55,7 @@ def said(file: str, *options: str) -> Iterator[int]:
     [
         ("pytorch-ddp-job.yaml", ("--nnodes", "completions", "parallelism")),
         ("jobset.yaml", ("--nnodes", "completions", "parallelism")),
-        ("mpi-operator.yaml", ("- -np",)),
+        ("nccl-tests.yaml", ("- -np",)),
         ("kubeflow-trainjob.yaml", (r"trainer:\n    numNodes",)),
     ],
 )
@@ -74,6 +74,7 @@ def test_the_number_of_processes_is_that_of_the_pods_with_devices(
         ("jobset.yaml", "--nproc-per-node"),
         ("kubeflow-trainjob.yaml", "numProcPerNode"),
         ("kubeflow-pytorchjob.yaml", "nprocPerNode"),
+        ("nccl-tests.yaml", "slotsPerWorker"),
         ("mpi-operator.yaml", "slotsPerWorker"),
         ("kuberay-raycluster.yaml", "num-gpus"),
         ("kuberay-rayjob.yaml", "num-gpus"),
@@ -81,6 +82,11 @@ def test_the_number_of_processes_is_that_of_the_pods_with_devices(
 )
 def test_an_operator_is_told_of_the_gpus_of_a_claim_which_it_does_not_count(file: str, option: str) -> None:
     assert list(said(file, option)) == [gpus_of_a_worker(file)]
+
+
+def test_mpirun_starts_a_rank_for_each_gpu() -> None:
+    (ranks,) = said("mpi-operator.yaml", "- -np")
+    assert ranks == len(workers("mpi-operator.yaml")) * gpus_of_a_worker("mpi-operator.yaml")
 
 
 def test_the_master_of_a_job_is_its_first_pod_by_the_name_that_its_service_gives() -> None:

@@ -38,6 +38,7 @@ MANIFESTS = [name for name in NAMES if name != "rails/attributes.yaml"]
 WRITTEN = [name for name in NAMES if name not in GENERATED]
 CORE = {
     "Pod": "io.k8s.api.core.v1.Pod",
+    "ConfigMap": "io.k8s.api.core.v1.ConfigMap",
     "Service": "io.k8s.api.core.v1.Service",
     "Deployment": "io.k8s.api.apps.v1.Deployment",
     "Job": "io.k8s.api.batch.v1.Job",
@@ -133,7 +134,7 @@ class TestParametersPolicy:
 
 
 class TestShapes:
-    JOB_SET = read("jobset.yaml")[1]
+    (JOB_SET,) = (item for item in read("jobset.yaml") if item["kind"] == "JobSet")
 
     @pytest.mark.parametrize(
         ("change", "fault"),

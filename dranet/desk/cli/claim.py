@@ -24,7 +24,7 @@ from dranet.desk.hardware.nodes import Hardware, read_hardware
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import ClaimRequest
+from dranet.desk.templates.request import PLACEHOLDER_IMAGE, ClaimRequest
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
 from dranet.terminal import PROSE, print_document
@@ -146,7 +146,11 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         help="GPUs by a device plugin: its extended resource, nvidia.com/gpu (default: what the Nodes have, "
         "where no DRA driver publishes GPUs)",
     )
-    parser.add_argument("--image", default="trainer", help="image of the pod's container (default: trainer)")
+    parser.add_argument(
+        "--image",
+        default=PLACEHOLDER_IMAGE,
+        help=f"image of the pod's container (default: {PLACEHOLDER_IMAGE}, which sleeps)",
+    )
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:

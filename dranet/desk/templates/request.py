@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from dranet.terminal import count_of
 
+PLACEHOLDER_IMAGE = "busybox:1.37"
+"""Public and small; a pod with it runs unchanged, and sleeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
@@ -25,7 +28,7 @@ class ClaimRequest:
     gpu_class: str = ""
     """DeviceClass of the GPUs; empty: the vendor's usual one, or one of ours."""
     nic_class: str = ""
-    image: str = "trainer"
+    image: str = PLACEHOLDER_IMAGE
     gpu_part: str = ""
     """Profile of the parts of GPUs (``1g.10gb``) that are wanted; empty: whole GPUs."""
     gpu_resource: str = ""

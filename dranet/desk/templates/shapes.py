@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.relations import Group, Relation
-from dranet.desk.templates.request import ClaimRequest
+from dranet.desk.templates.request import PLACEHOLDER_IMAGE, ClaimRequest
 from dranet.model.facts import Distance
 from dranet.terminal import count_of
 
@@ -405,6 +405,8 @@ def _build_pod(request: ClaimRequest, shape: Shape) -> JsonObject:
         "image": request.image,
         "resources": {"claims": [{"name": name} for name in claims]},
     }
+    if request.image == PLACEHOLDER_IMAGE:
+        container["command"] = ["sleep", "infinity"]
     if request.gpu_resource:
         container["resources"]["limits"] = {request.gpu_resource: request.gpus}
     spec: JsonObject = {
