@@ -20,6 +20,8 @@ PAGES = (
     "commands/topology.md",
     "reference/messages.md",
     "commands/validate.md",
+    "reference/claim-new-rules.md",
+    "reference/explain-output.md",
 )
 PICTURES = {"commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
 """File below ``docs`` -> the command that draws it."""
