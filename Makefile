@@ -16,7 +16,7 @@ NODES ?= 1
 ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs docs-site docs-links bench rootfs image image-lock clean
+.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs docs-site docs-links pictures bench rootfs image image-lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -107,6 +107,10 @@ docs-site: setup ## build the documentation as a searchable site in build/site; 
 
 docs-links: setup ## look up the links of the documentation that lead to other sites; needs the internet
 	@$(BIN)/python -m tools.site --links build/links
+
+pictures: setup ## draw the pictures of the docs again: the status page, and the dashboards from a run of the testbed
+	$(BIN)/python -m tests.driver.page
+	$(BIN)/python -m tests.tools.monitoring.pictures
 
 lock: setup ## update the locks of dependencies, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
