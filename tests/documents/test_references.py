@@ -146,7 +146,7 @@ def test_every_page_that_names_the_image_names_this_version() -> None:
 
 def test_figures_of_the_front_page_are_those_of_the_page_about_performance() -> None:
     front = (REPOSITORY / "README.md").read_text()
-    front = front.partition("## Compared with DraNet")[2].partition("\n## ")[0]
+    front = front.partition("## Proof")[2].partition("\n## ")[0]
     figures = set(re.findall(r"\b\d\.\d\d\b", front))
     assert len(figures) >= 3
     assert figures <= set(re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/dev/figures.md").read_text()))
@@ -186,7 +186,7 @@ def test_what_the_pages_run_in_the_driver_pod_is_in_the_image() -> None:
         for page in PAGES
         for command in re.findall(r"\bexec\b[^`\n]* -- dranet (\w+)", (REPOSITORY / page).read_text())
     }
-    assert {"doctor", "devices", "claims"} <= {command for _, command in run}
+    assert {"doctor", "devices", "prepared"} <= {command for _, command in run}
     assert {(page, command) for page, command in run if command not in NODE_COMMANDS} == set()
 
 

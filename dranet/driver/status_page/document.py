@@ -225,12 +225,12 @@ def show_claims(content: Content) -> Html:
         _CLAIMS_HEADER,
         rows,
     )
-    left = _left_out(len(ordered) - MOST_CLAIMS, "more: dranet claims lists them")
+    left = _left_out(len(ordered) - MOST_CLAIMS, "more: dranet prepared lists them")
     return join([claims, left, _unreadable(content.unreadable_claims)])
 
 
 def _unreadable(count: int) -> Html:
-    words = f"{count} records cannot be read: dranet claims shows why."
+    words = f"{count} records cannot be read: dranet prepared shows why."
     return element("p", words, class_="bad") if count else EMPTY
 
 
