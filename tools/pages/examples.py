@@ -15,6 +15,7 @@ from dranet.cli.main import EXIT_FAILED, main
 PAGES = (
     "commands/claim-new.md",
     "commands/explain.md",
+    "commands/nodes.md",
     "guides/gb200-gb300.md",
     "guides/gpus-by-nvidia-dra.md",
     "commands/topology.md",
