@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.desk.cli.validate import describe_rules
 from dranet.model.attributes import (
     CATALOGUE,
     DOMAIN,
@@ -60,6 +61,10 @@ def _default(setting: Declaration) -> str:
     return f"`{text}`" if text else "-"
 
 
+def validate_rules_page() -> str:
+    return fill("validate-rules.md", rules=describe_rules())
+
+
 def build_pages() -> Mapping[str, str]:
     """File below ``docs`` -> text."""
     reference = {
@@ -75,6 +80,7 @@ def build_pages() -> Mapping[str, str]:
         "values.md": values_page(),
         "rights.md": rights_page(),
         "restored.md": restored_page(),
+        "validate-rules.md": validate_rules_page(),
     }
     return {f"reference/{name}": text for name, text in reference.items()}
 
