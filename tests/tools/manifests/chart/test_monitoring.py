@@ -6,7 +6,8 @@ import json
 
 from tests.tools.manifests.chart.rendering import JsonObject, find, render
 from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
-from tools.monitoring import list_alerts, read_dashboard, read_rules
+from tools.monitoring import RUNBOOK, list_alerts, read_dashboard, read_rules
+from tools.project import read_project
 
 RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
 
@@ -17,8 +18,13 @@ def list_annotations(item: JsonObject) -> list[JsonObject]:
 
 
 def test_the_rules_of_the_object_are_those_of_the_file() -> None:
-    rule = find(render(MONITORED), "PrometheusRule")
+    rule = find(render({"monitoring": {"rules": {"enabled": True, "runbookUrl": RUNBOOK}}}), "PrometheusRule")
     assert rule["spec"] == read_rules()
+
+
+def test_runbooks_lead_to_the_page_of_this_version() -> None:
+    links = [one["runbook_url"] for one in list_annotations(find(render(RULES_ON), "PrometheusRule"))]
+    assert links == [f"{read_project().page(RUNBOOK)}#{alert.anchor}" for alert in list_alerts()]
 
 
 def test_runbooks_lead_where_the_values_say() -> None:
