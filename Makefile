@@ -17,7 +17,7 @@ ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 OUTPUT  ?= build/image-$(ARCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock release-dry-run clean
+.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs pictures bench rootfs image image-lock release-dry-run clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -103,9 +103,13 @@ proto: setup ## regenerate dranet/pb, e2e/pb and testbed/pb from proto/
 docs: setup ## regenerate what is generated: reference pages, outputs in pages, chart, deploy/, examples
 	$(BIN)/python -m tools.pages.reference docs
 
+pictures: setup ## draw the pictures of the docs again: the status page, and the dashboards from a run of the testbed
+	$(BIN)/python -m tests.driver.page
+	$(BIN)/python -m tests.tools.monitoring.pictures
+
 lock: setup ## update the locks of dependencies, with hashes and without addresses
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --extra filter pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --python-platform linux --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-package argcomplete pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --no-emit-package dranet --extra pictures --group dev pyproject.toml testbed/pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -72,6 +72,12 @@ class SettingsError(DranetError):
     default_reason = Reason.INVALID_SETTINGS
 
 
+class NotFoundError(DranetError):
+    """What the caller of a command named does not exist; ``NotFound``, as kubectl calls it."""
+
+    default_reason = Reason.CLAIM_NOT_FOUND
+
+
 class ClaimError(DranetError):
     """The user must act: the claim asks for something invalid or unsupported."""
 

@@ -43,7 +43,7 @@ CONTINUED = "    "
 _LEAST_WRAPPED = 24
 """Text wrapped to less than this reads worse than on a line of its own."""
 
-_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_DIM, _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[1;31m", "\x1b[1;33m", "\x1b[0m"
 
 
 class Screen(Struct, frozen=True):
@@ -54,10 +54,21 @@ class Screen(Struct, frozen=True):
     colours: bool = False
 
     def dim(self, text: str) -> str:
-        return f"{_DIM}{text}{_PLAIN}" if self.colours and text else text
+        return self._style(_DIM, text)
 
     def bold(self, text: str) -> str:
-        return f"{_BOLD}{text}{_PLAIN}" if self.colours and text else text
+        return self._style(_BOLD, text)
+
+    def red(self, text: str) -> str:
+        """For an error or a problem."""
+        return self._style(_RED, text)
+
+    def yellow(self, text: str) -> str:
+        """For a warning."""
+        return self._style(_YELLOW, text)
+
+    def _style(self, code: str, text: str) -> str:
+        return f"{code}{text}{_PLAIN}" if self.colours and text else text
 
     def cut(self, text: str) -> str:
         return cut(text, self.columns)
@@ -65,13 +76,22 @@ class Screen(Struct, frozen=True):
 
 def find_screen() -> Screen:
     """The terminal on standard output; elsewhere no colours, and no limit but ``COLUMNS``. ``NO_COLOR``
-    (no-color.org) and ``TERM=dumb`` turn colours off."""
+    (no-color.org) and ``TERM=dumb`` turn colours off; ``CLICOLOR_FORCE`` and ``FORCE_COLOR`` turn them on
+    in a pipe."""
     if not sys.stdout.isatty():
         columns = os.environ.get("COLUMNS", "")
-        return Screen(columns=int(columns) if columns.isdecimal() and int(columns) else None)
+        limit = int(columns) if columns.isdecimal() and int(columns) else None
+        return Screen(columns=limit, colours=_wants_colours(is_terminal=False))
     size = shutil.get_terminal_size()
-    colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
-    return Screen(size.columns, size.lines, colours)
+    return Screen(size.columns, size.lines, _wants_colours(is_terminal=True))
+
+
+def _wants_colours(*, is_terminal: bool) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if any(os.environ.get(name, "0") not in ("", "0") for name in ("CLICOLOR_FORCE", "FORCE_COLOR")):
+        return True
+    return is_terminal and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 _LOOK_ALIKES = {"├": "|", "└": "`", "│": "|", "─": "-", "·": "-", "…": "~"}

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from dranet.cli.look import Eye, add_look_flags, warn
 from dranet.cli.topology import draw_topology
 from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
-from dranet.kernel.discovery.watch import EVERYTHING, ChangeWatch, Patience
-from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.model.device import Device, DeviceKind
 from dranet.pictures.summary import UNKNOWN, DeviceSummarizer, first_of, nearest_text, summarize
 from dranet.settings import Settings
-from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document, printable
+from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document
 from dranet.view.node_view import NodeView, build_slice_objects, describe_devices, to_json, to_yaml
+
+_DESCRIPTION = """\
+List the devices of this node, or of a capture, and with --all why one is not
+offered. Needs neither a cluster nor root.
+
+  dranet devices --all
+  dranet devices -o wide -f node.json
+"""
+
+_EPILOG = """\
+GPUs: with publish_gpus auto they are listed as offered. Whether another driver
+serves them, so that they are left to it, only the running driver knows, from
+the API server (/readyz?verbose).
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "devices",
-        help="list the devices of this node, or of a capture, and why one is not offered",
-        description="Scan this node and list its devices. Reads only; needs neither a cluster nor root.",
-        usage="%(prog)s [-o FORM] [--all] [--watch] [--facts FILE] [settings]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-o FORM] [--all] [--watch] [-f FILE] [settings]",
     )
     parser.add_argument(
         "-o",
@@ -46,14 +55,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-w",
         "--watch",
         action="store_true",
-        help="go on: redraw on every change; in a pipe print a line for each device that came, went or "
-        "changed",
+        help="keep watching: redraw on every change; in a pipe print a line for each device that came, went "
+        "or changed",
     )
     add_look_flags(parser, ("driver_name", "node_name"))
-    parser.epilog = (
-        "GPUs: with publish_gpus auto they are listed as offered. Whether another driver serves them, so "
-        "that they are left to it, only the running driver knows, from the API server (/readyz?verbose)."
-    )
     parser.set_defaults(run=run)
 
 
@@ -77,6 +82,8 @@ def _watch(options: argparse.Namespace) -> int:
     eye, screen = Eye(options), find_screen()
     if eye.reads_capture:
         raise SettingsError("--watch goes with a node: a capture does not change")
+    from dranet.cli.devices_watch import follow, redrawing, telling  # it asks the kernel
+
     if screen.lines is None:
         follow(eye, telling(lambda decision: decision.published or options.all))
     else:
@@ -145,119 +152,3 @@ _DOCUMENTS: dict[str, Callable[[NodeView, Sequence[Decision], Settings], str]] =
         build_slice_objects(look, settings.driver_name, look.node_name(settings))
     ),
 }
-
-
-_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-_CLEAR_ALL = "\x1b[2J"
-
-_PATIENCE = (Patience(settle_seconds=0.1, longest_seconds=1.0),)
-"""A person is watching: nothing is delayed while much is going on, as it is in the driver."""
-
-Show = Callable[[NodeView], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What became of one device between two looks."""
-
-    word: str
-    name: str
-    detail: str
-
-
-def compare(before: Sequence[Decision], after: Sequence[Decision]) -> Iterator[Event]:
-    """One event for each device that came, went or changed, in the order of the later look."""
-    known = {decision.device.name: decision for decision in before}
-    for decision in after:
-        old = known.pop(decision.device.name, None)
-        if old is None:
-            yield Event("came", decision.device.name, describe(decision))
-        elif changes := _changes(old, decision):
-            yield Event("changed", decision.device.name, "; ".join(changes))
-    for name, decision in known.items():
-        yield Event("gone", name, describe(decision))
-
-
-def describe(decision: Decision) -> str:
-    """``nic eth1, offered``; ``nic lo, not offered: is the loopback``."""
-    device = decision.device
-    what = f"{device.kind} {device.ifname or device.rdma_device}".rstrip()
-    return f"{what}, {_describe_change(decision)}"
-
-
-def _describe_change(decision: Decision) -> str:
-    return "offered" if decision.published else f"not offered: {decision.reason}"
-
-
-def _changes(old: Decision, new: Decision) -> list[str]:
-    states = [_describe_change(old), _describe_change(new)]
-    changes = [" -> ".join(states)] if states[0] != states[1] else []
-    before, after = old.device.attributes, new.device.attributes
-    return changes + [
-        f"{name}: {_value(before.get(name))} -> {_value(after.get(name))}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _value(value: AttributeValue | None) -> str:
-    if value is None:
-        return "(none)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if value != "" else '""'
-
-
-def redrawing(render: Callable[[NodeView], str], screen: Screen) -> Show:
-    """Shows each look in place of the last, as much of it as the terminal has lines for."""
-
-    def show(look: NodeView) -> None:
-        title = f"{time.strftime('%H:%M:%S')}  every change is shown as it comes; Ctrl-C ends"
-        lines = [screen.dim(screen.cut(title)), "", *render(look).splitlines()]
-        room = (screen.lines or len(lines) + 1) - 1
-        if len(lines) > room:
-            lines[room - 1 :] = [screen.dim(f"... and {len(lines) - room + 1} more lines")]
-        body = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
-        sys.stdout.write(f"{_HOME}{body}{_CLEAR_BELOW}")
-        sys.stdout.flush()
-
-    sys.stdout.write(_CLEAR_ALL)
-    return show
-
-
-def telling(shows: Callable[[Decision], bool]) -> Show:
-    """Print what became of each device, a line each. ``shows`` selects the devices."""
-    before: list[Decision] | None = None
-
-    def show(look: NodeView) -> None:
-        nonlocal before
-        after = [decision for decision in look.decisions if shows(decision)]
-        now = time.strftime("%H:%M:%S")
-        for event in compare(before or (), after):
-            word = "here" if before is None else event.word
-            print(printable(f"{now}  {word:7}  {event.name}  {event.detail}"))
-        sys.stdout.flush()
-        before = after
-
-    return show
-
-
-def follow(eye: Eye, show: Show) -> None:
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_follow(eye, show))
-
-
-async def _follow(eye: Eye, show: Show) -> None:
-    """A change that comes during a look is not lost: the watch has it when the look is over."""
-    changes, warned = EVERYTHING, frozenset[str]()
-    async with ChangeWatch(_PATIENCE) as watch:
-        while True:
-            look = eye.look(changes)
-            show(look)
-            warn(look.warnings, warned)
-            warned |= frozenset(look.warnings)
-            try:
-                async with asyncio.timeout(eye.settings.rescan_seconds):
-                    changes = await watch.wait_changed()
-            except TimeoutError:
-                changes = EVERYTHING  # not every change is notified

@@ -4,39 +4,48 @@ capture``: all facts of this node in one file, for a bug report, a test or a loo
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dranet import __version__
-from dranet.driver.protected_addresses import OWN_ADDRESS
-from dranet.driver.publish import CapturedFacts, FactsReader
+from dranet.cli.linux import require_linux
 from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
-from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import Settings
 from dranet.terminal import count_of
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
-from dranet.view.options import add_settings_flags, read_settings
+from dranet.view.options import (
+    CapturedFacts,
+    add_node_config_flag,
+    add_settings_group,
+    read_settings,
+)
+from dranet.view.output import PRIVATE, SHARED, add_output_flags, check_output, write_output
 from dranet.view.policy import load_policy
+
+if TYPE_CHECKING:
+    from dranet.driver.publish import FactsReader
+    from dranet.kernel.discovery.scan import NodeScanner
+    from dranet.kernel.discovery.watch import Changes
 
 
 def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) -> None:
-    """``--facts``, the settings that shape what a look shows, and ``also`` these."""
+    """``--capture``, the settings that shape what a look shows, and ``also`` these."""
     parser.add_argument(
+        "-f",
+        "--capture",
         "--facts",
+        dest="facts",
         metavar="FILE",
-        help="look at a capture (dranet capture) instead of this node; - reads standard input",
+        help="look at a capture (dranet capture) or at a support bundle (dranet doctor --bundle) instead of "
+        "this node; - reads standard input",
     )
-    group = parser.add_argument_group(
-        "settings", "as for dranet run: what is shown is what it would offer with them"
-    )
-    group.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
-    add_settings_flags(group, (*SHAPING_SETTINGS, *also))
+    add_node_config_flag(parser)
+    about = "as for dranet run, which would offer what is shown"
+    add_settings_group(parser, (*SHAPING_SETTINGS, *also), about)
 
 
 class Eye:
@@ -51,21 +60,27 @@ class Eye:
     def reads_capture(self) -> bool:
         return isinstance(self._reader, CapturedFacts)
 
-    def look(self, changes: Changes = EVERYTHING) -> NodeView:
-        """Scan what may have changed, or read the capture. Blocking. Raises SettingsError where the capture
-        cannot be read, and KernelError where netlink failed."""
-        facts = self._reader.read(changes)
+    def look(self, *changes: Changes) -> NodeView:
+        """Scan what may have changed (default: everything), or read the capture. Blocking. Raises
+        SettingsError where the capture cannot be read, and KernelError where netlink failed."""
+        facts = self._reader.read(*changes)
         inventory = take_inventory(facts, {}, self._policy)
         return NodeView(facts, inventory, self._policy, is_capture=self.reads_capture)
 
 
 def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader:
     if options.facts is not None:  # an empty name is a mistake, not this node
-        return CapturedFacts(options.facts, "--facts")
-    return CapturedFacts(str(settings.facts_file)) if settings.facts_file else make_scanner(settings)
+        return CapturedFacts(options.facts, "--capture")
+    if settings.facts_file:
+        return CapturedFacts(str(settings.facts_file))
+    require_linux(f"dranet {options.command}", "with -f FILE it reads the capture of one anywhere")
+    return make_scanner(settings)
 
 
 def make_scanner(settings: Settings) -> NodeScanner:
+    from dranet.driver.protected_addresses import OWN_ADDRESS
+    from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
+
     scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
     scanner.set_protected_addresses(
         [ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]
@@ -80,53 +95,63 @@ def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None
             print(f"warning: {warning}", file=sys.stderr)
 
 
-STANDARD_OUTPUT = "-"
+JSON = "json"
 
 _SETTINGS = ("node_addresses", "pci_ids", "sysfs_root", "procfs_root")
 
 _DESCRIPTION = """\
-Scan this node and write what was found as JSON: links with their addresses,
-default routes, PCI network, display and accelerator functions with their
-place in the PCIe tree, RDMA devices, GPUs, NUMA nodes, the names of the host,
-its kernel and its make, and what could not be read. No traffic, no pods, no
-secrets of a cluster. Reads only; needs no cluster. Links that pods have are in
-other namespaces and not in it.
+Write all hardware facts of this node as one JSON document that commands on
+another machine read.
+
+  dranet capture --redact > node.json
+  dranet topology -f node.json
+
+The document has links with their addresses, default routes, PCI functions with
+their place in the PCIe tree, RDMA devices, GPUs, NUMA nodes, and the names of
+the host, its kernel and its hardware. It has no traffic, pods or secrets. Links
+that pods have are in other namespaces and are not in it. Needs no cluster.
 """
 
 _EPILOG = """\
-Another machine reads it:
-dranet devices --facts FILE, dranet topology --facts FILE.
-
 A capture names the node and its network: host name, hardware and IP addresses,
 GUIDs, the UUIDs of GPUs and aliases. --redact replaces all of these, equal
-ones by equal ones, and keeps makers, subnets and the layout.
+ones by equal ones, and keeps vendors, subnets and the layout.
 """
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "capture",
-        help="write all facts of this node to a file",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [--redact] [--output-file OUT] [settings]",
     )
     parser.add_argument(
         "--redact", action="store_true", help="replace everything that identifies the owner of the machine"
     )
-    parser.add_argument("--source", metavar="TEXT", default="", help="a note in the file about its origin")
     parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default=STANDARD_OUTPUT,
-        help="the file to write, readable by you alone unless --redact is given (default: standard output)",
+        "--source", metavar="TEXT", default="", help="a note about the origin, kept in the document"
     )
-    add_settings_flags(parser.add_argument_group("settings", "as for dranet run"), _SETTINGS)
+    parser.add_argument("-o", "--output", metavar="FORM", default=JSON, help="the format: json")
+    add_output_flags(
+        parser,
+        "write to this file, readable by you alone unless --redact is given (default: standard output)",
+    )
+    add_node_config_flag(parser)
+    add_settings_group(parser, _SETTINGS)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.output != JSON:
+        raise SettingsError(
+            f"-o {options.output}: -o is the format, and {JSON} is the only one",
+            hint=f"to write a file: --output-file {options.output}",
+        )
+    named_by = "--output-file"
+    path = check_output(options.output_file, named_by, force=options.force) if options.output_file else None
+    require_linux("dranet capture", "run it on the node, or in the driver's pod")
     facts = make_scanner(read_settings(options)).read()
     for warning in facts.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -136,11 +161,11 @@ def run(options: argparse.Namespace) -> int:
 
         shown = redact(facts)
     text = encode_capture(Capture(shown, options.source or _describe_source(shown, options.redact)))
-    if options.output == STANDARD_OUTPUT:
+    if path is None:
         sys.stdout.buffer.write(text.encode())  # UTF-8 also where the locale is another
         return 0
-    _write_file(options.output, text, mode=0o666 if options.redact else 0o600)
-    print(f"{options.output}: {_summarize(facts)}", file=sys.stderr)
+    write_output(path, text.encode(), SHARED if options.redact else PRIVATE, named_by)
+    print(f"{options.output_file}: {_summarize(facts)}", file=sys.stderr)
     return 0
 
 
@@ -159,28 +184,3 @@ def _summarize(facts: NodeFacts) -> str:
         "warning": facts.warnings,
     }
     return ", ".join(count_of(len(found), word) for word, found in counts.items())
-
-
-def _write_file(output: str, text: str, mode: int) -> None:
-    """A rename would put a file in the place of anything, ``/dev/null`` too: only files are replaced."""
-    path = Path(os.path.realpath(output))
-    try:
-        if path.exists() and not path.is_file():
-            kind = "a directory" if path.is_dir() else "no regular file"
-            raise SettingsError(f"-o {output}: is {kind}", hint="name a file, or leave -o out")
-        replace_file(path, text.encode(), mode)
-    except OSError as error:
-        raise SettingsError(f"-o {output}: {os.strerror(error.errno or 0)}") from error
-
-
-def replace_file(path: Path, content: bytes, mode: int) -> None:
-    """By a rename, so that half of it is never read. The umask takes its part of ``mode``, unlike in
-    :mod:`dranet.files`: this file is the user's."""
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        neighbour.replace(path)
-    finally:
-        neighbour.unlink(missing_ok=True)

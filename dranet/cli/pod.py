@@ -31,7 +31,6 @@ dranet seccomp --write /var/lib/kubelet/seccomp
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     ready = commands.add_parser(
         "ready",
-        help="exit with 0 if the driver of this pod is ready",
         description="Exit with 0 while the driver of this pod is ready, and with 1 while it is not: for a "
         "readiness probe, which an HTTP probe cannot be while two instances overlap.",
     )
@@ -39,7 +38,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     ready.set_defaults(run=_run_ready)
     seccomp = commands.add_parser(
         "seccomp",
-        help="print the driver's seccomp profile, or put it on the node",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -7,22 +7,19 @@ import asyncio
 import os
 import signal
 
-from dranet import files
-from dranet.driver.executor import use_one_heap
+from dranet.cli.linux import require_linux
 from dranet.settings import DECLARATIONS, LogFormat
-from dranet.telemetry import set_up_logging
-from dranet.view.options import add_settings_flags, settings_from
+from dranet.view.options import add_settings_group, settings_from
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "run",
-        help="run the driver on this node",
         description="Run the driver on this node. Each setting may also come from the environment "
         "(DRANET_*) or from a file; flags win over the environment, the environment over the file.",
     )
     parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
-    add_settings_flags(parser, tuple(DECLARATIONS))
+    add_settings_group(parser, tuple(DECLARATIONS), "each is also a key of the file")
     parser.set_defaults(run=run)
 
 
@@ -33,7 +30,12 @@ def _end_quietly(*_: object) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. An end that has to be forced has an exit code of its own."""
+    require_linux("dranet run", "install it into a cluster by its chart")
     signal.signal(signal.SIGTERM, _end_quietly)
+    from dranet import files
+    from dranet.driver.executor import use_one_heap
+    from dranet.telemetry import set_up_logging
+
     os.umask(files.UMASK)
     use_one_heap()
     settings = settings_from(options)

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from dranet.cli.look import Eye, add_look_flags, warn
@@ -40,18 +39,27 @@ from dranet.terminal import (
     printable,
 )
 from dranet.view.node_view import NodeView, describe, to_json
+from dranet.view.output import SHARED, add_output_flags, check_output, write_output
 
 _DOCUMENTS = ("json", "svg")
+_OUTPUT_FILE = "--output-file"
+
+_DESCRIPTION = """\
+Show where the NICs and GPUs of this node, or of a capture, sit in the PCIe and
+NUMA tree, and how far they are from each other. Needs neither a cluster, root
+nor a vendor's tool.
+
+  dranet topology -o matrix
+  dranet topology -f node.json -o svg --output-file node.svg
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "topology",
-        help="show how near NICs and GPUs are, as a tree, a matrix or a picture",
-        description="Show where the NICs and GPUs of this node, or of a capture, sit in the PCIe and NUMA "
-        "tree and how far they are from each other. Reads only; needs neither a cluster, root nor a "
-        "vendor's tool.",
-        usage="%(prog)s [-o FORM] [--file OUT] [--all] [--facts FILE] [settings]",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-o FORM] [--all] [-f FILE] [--output-file OUT]",
     )
     parser.add_argument(
         "-o",
@@ -59,10 +67,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("tree", "matrix", "json", "svg", "png"),
         metavar="FORM",
         default="tree",
-        help="tree (default); matrix: as nvidia-smi topo -m prints it; json; svg; png (needs --file and the "
-        "optional packages of dranet[pictures])",
+        help="tree (default); matrix: as nvidia-smi topo -m prints it; json; svg; png (needs "
+        "--output-file and the optional packages of dranet[pictures])",
     )
-    parser.add_argument("-f", "--file", metavar="OUT", help="write to this file instead of standard output")
+    add_output_flags(parser, "write to this file instead of standard output")
     parser.add_argument(
         "-a",
         "--all",
@@ -75,13 +83,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     never_fail_to_print()
-    if options.output == "png" and not options.file:
-        raise SettingsError("-o png writes a file: name it", hint="--file out.png")
+    if options.output == "png" and not options.output_file:
+        raise SettingsError("-o png writes a file: name it", hint="--output-file out.png")
+    file = options.output_file
+    path = check_output(file, _OUTPUT_FILE, force=options.force) if file else None
     look = Eye(options).look()
-    if options.output == "png":
-        _write(options.file, render_png(draw_svg(look)))
-    elif options.file:
-        _write(options.file, (_draw(look, options) + "\n").encode(errors="backslashreplace"))
+    if path is not None:
+        is_png = options.output == "png"
+        drawn = render_png(draw_svg(look)) if is_png else f"{_draw(look, options)}\n"
+        data = drawn if isinstance(drawn, bytes) else drawn.encode(errors="backslashreplace")
+        write_output(path, data, SHARED, _OUTPUT_FILE)
+        print(f"wrote {file}", file=sys.stderr)
     else:
         show = print_document if options.output in _DOCUMENTS else print
         show(_draw(look, options))
@@ -90,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _draw(look: NodeView, options: argparse.Namespace) -> str:
-    screen = Screen() if options.file else find_screen()
+    screen = Screen() if options.output_file else find_screen()
     if options.output == "json":
         return to_json(describe_topology(look))
     if options.output == "svg":
@@ -99,14 +111,6 @@ def _draw(look: NodeView, options: argparse.Namespace) -> str:
         return "\n".join(draw_matrix(look, choose_for_matrix(look, options.all), screen))
     shown = look.decisions if options.all else choose_hardware(look)
     return "\n".join([*draw_topology(look, shown, screen), "", summarize(shown, shows_all=True)])
-
-
-def _write(file: str, data: bytes) -> None:
-    try:
-        Path(file).write_bytes(data)
-    except OSError as error:
-        raise SettingsError(f"--file {file}: {error.strerror}") from error
-    print(f"wrote {file}", file=sys.stderr)
 
 
 def describe_topology(look: NodeView) -> dict[str, Any]:

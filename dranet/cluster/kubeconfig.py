@@ -70,6 +70,16 @@ def read_kubeconfig(path: Path, context_name: str = "", *, may_run_program: bool
     return access if not reader.has_program else reader.ask_program(access, may_run=may_run_program)
 
 
+def read_context_namespace(path: Path, context_name: str = "") -> str:
+    """The namespace that the context names, or empty text. Raises as :func:`read_kubeconfig`."""
+    document = _load(path)
+    context_name = context_name or _text(document, "current-context", f"kubeconfig {path}")
+    if not context_name:
+        return ""
+    context = _named(document, "contexts", "context", context_name, path)
+    return _text(context, "namespace", f"kubeconfig {path}: context {context_name!r}")
+
+
 class _Reader:
     """One cluster entry and one user entry, with where they stand for the error texts."""
 

@@ -26,13 +26,14 @@ from dranet.cluster.client import ApiClient
 from dranet.driver.assembly import Services
 from dranet.driver.executor import DriverExecutor, describe_place, describe_threads, is_any_active
 from dranet.driver.instances.leader import InstanceState
-from dranet.driver.publish import CapturedFacts, FactsReader
+from dranet.driver.publish import FactsReader
 from dranet.errors import DranetError, KernelError
 from dranet.files import FileLock
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.sysfs.files import use_node_proc
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
+from dranet.view.options import CapturedFacts
 from dranet.view.policy import PolicySource
 
 log = logging.getLogger(__name__)

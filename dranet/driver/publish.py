@@ -30,7 +30,6 @@ from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind, ScanPhase
-from dranet.view.options import read_capture
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +180,7 @@ class View(Struct, frozen=True):
 
 
 class FactsReader(Protocol):
-    """Where facts come from: ``kernel.discovery.scan.NodeScanner``, or ``driver.publish.CapturedFacts``."""
+    """Where facts come from: ``kernel.discovery.scan.NodeScanner``, or ``view.options.CapturedFacts``."""
 
     @property
     def is_live(self) -> bool:
@@ -471,27 +470,3 @@ class PublishLoop:
         """Publish the last scan with the current taints; nothing before the first scan."""
         if self._pages is not None and self._may_publish(self._served):
             self._publisher.set_desired(self._pages, self._health.taints if self._health is not None else {})
-
-
-class CapturedFacts:
-    """The facts of a capture, read once. No kernel is asked, and no pod can have the devices: this
-    node may have others of their names. Arguments: see :func:`read_capture`."""
-
-    is_live = False
-
-    def __init__(self, file: str, named_by: str = "facts_file") -> None:
-        self._file, self._named_by = file, named_by
-        self._facts: NodeFacts | None = None
-
-    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
-        """A capture has its own."""
-
-    def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:
-        """Read the file at the first call.
-
-        Raises:
-            SettingsError: it cannot be read, or is no capture.
-        """
-        if self._facts is None:
-            self._facts = read_capture(self._file, self._named_by).facts
-        return self._facts

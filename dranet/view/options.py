@@ -1,25 +1,72 @@
-"""What a command is given: settings by flags, environment and file, and the capture of a node."""
+"""The input of a command: settings by flags, environment and file, and the capture of a node."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import socket
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dranet.errors import SettingsError
 from dranet.settings import DECLARATIONS, Declaration, Settings, load_settings
+from dranet.view.bundle import CAPTURE_FILE, is_bundle, read_at_most, unpack_bundle
 
 if TYPE_CHECKING:
     from dranet.model.capture import Capture
+    from dranet.model.facts import NodeFacts
 
 _FILES = ("pci_ids", "facts_file", "attributes_file")
 """Settings that name a file."""
-STANDARD_INPUT = "-"
+NODE_CONFIG = Path("/etc/dranet/settings.yaml")
+"""Where the chart puts the settings; commands that look at a node find them there by themselves."""
+
+SETTINGS_GROUP = "settings"
+"""Title of the options that only ``--help-all`` lists."""
+
+
+class _ShowAll(argparse.Action):
+    """Print the help with the settings, as ``--help`` does without."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        vars(parser)["shows_settings"] = True
+        parser.print_help()
+        parser.exit()
+
+
+def add_settings_group(
+    parser: argparse.ArgumentParser, fields: tuple[str, ...], about: str = "as for dranet run"
+) -> None:
+    """Add the flags of these settings, which ``--help-all`` lists."""
+    parser.add_argument("--help-all", action=_ShowAll, nargs=0, help=f"also list the settings ({about})")
+    add_settings_flags(parser.add_argument_group(SETTINGS_GROUP, about), fields)
+
+
+def add_node_config_flag(parser: argparse.ArgumentParser) -> None:
+    """``--config``, by default the file that the chart has put on the node."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=str(NODE_CONFIG) if os.path.isfile(NODE_CONFIG) else None,  # noqa: PTH113 - never raises
+        help=f"settings file, YAML or JSON (default: {NODE_CONFIG}, if it exists)",
+    )
+
+
+def add_capture_flag(parser: argparse.ArgumentParser, *, takes_several: bool = True) -> None:
+    """``--capture``, which may be repeated: nodes from captures, next to the objects of files."""
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"} if takes_several else {"action": "append"}
+    parser.add_argument(
+        "--capture",
+        "--facts",
+        dest="facts",
+        **several,
+        default=[],
+        metavar="CAPTURE",
+        help="nodes from captures (dranet capture) or support bundles: their slices as the driver would "
+        "publish them",
+    )
 
 
 def add_settings_flags(parser: argparse._ActionsContainer, fields: tuple[str, ...]) -> None:
@@ -65,27 +112,44 @@ def read_settings(options: argparse.Namespace) -> Settings:
     return load_settings(values, os.environ, file)
 
 
+class CapturedFacts:
+    """The facts of a capture, read once. No kernel is asked, and no pod can have the devices: this
+    node may have others of their names. Arguments: see :func:`read_capture`."""
+
+    is_live = False
+
+    def __init__(self, file: str, named_by: str = "facts_file") -> None:
+        self._file, self._named_by = file, named_by
+        self._facts: NodeFacts | None = None
+
+    def set_protected_addresses(self, targets: object) -> None:
+        """A capture has its own."""
+
+    def read(self, _: object = None, /) -> NodeFacts:
+        """Read the file at the first call.
+
+        Raises:
+            SettingsError: it cannot be read, or is no capture.
+        """
+        if self._facts is None:
+            self._facts = read_capture(self._file, self._named_by).facts
+        return self._facts
+
+
 def read_capture(file: str, named_by: str) -> Capture:
-    """A capture of at most 64 MiB; ``-`` is standard input. Raises SettingsError, which names the flag
-    ``named_by``, where it cannot be read, is too long, or does not fit."""
+    """A capture of at most 64 MiB, or the one in a support bundle; ``-`` is standard input. Raises
+    SettingsError, which names the flag ``named_by``, where it cannot be read, is too long, or does not fit.
+    """
     from dranet.model.capture import MAX_CAPTURE_BYTES, decode_capture  # the daemon rarely needs it
 
     try:
-        return decode_capture(_read_at_most(file, MAX_CAPTURE_BYTES).decode())
+        data = read_at_most(file, MAX_CAPTURE_BYTES)
+        if is_bundle(data):
+            data = unpack_bundle(data)[CAPTURE_FILE]
+        return decode_capture(data.decode())
     except OSError as error:
         raise SettingsError(f"{named_by} {file}: {os.strerror(error.errno or 0)}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{named_by} {file}: not UTF-8 text") from error
     except SettingsError as error:
         raise SettingsError(f"{named_by} {file}: {error.message}", hint=error.hint) from error
-
-
-def _read_at_most(file: str, size: int) -> bytes:
-    if file == STANDARD_INPUT:
-        data = sys.stdin.buffer.read(size + 1)
-    else:
-        with Path(file).open("rb") as stream:
-            data = stream.read(size + 1)
-    if len(data) > size:
-        raise SettingsError(f"longer than {size >> 20} MiB")
-    return data

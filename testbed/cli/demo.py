@@ -18,7 +18,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command."""
     parser = commands.add_parser(
         "demo",
-        help="show the driver at work on a simulated DGX H100, here and now",
         description="Boot a one-node cluster on described hardware, start the real driver, let two pods "
         "claim a GPU and the NIC next to it, send traffic over those NICs, and take everything down again. "
         "Needs root or unprivileged user namespaces; no cluster, no hardware; leaves nothing behind.",

@@ -30,7 +30,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command."""
     parser = commands.add_parser(
         "testbed",
-        help="run scenarios on a one-node cluster in one process tree",
         description="A one-node cluster on this machine: described hardware, an API server, a scheduler, a "
         "kubelet, a container runtime, and the real driver. Everything lives in private namespaces and "
         "leaves nothing behind. Needs root or unprivileged user namespaces.",

@@ -74,7 +74,7 @@ def test_a_file_is_written_for_its_owner_alone_and_says_what_is_in_it(
     tree: SysfsTree, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     file = tmp_path / "node.json"
-    assert run(tree, "-o", str(file)) == 0
+    assert run(tree, "--output-file", str(file)) == 0
     output = capsysbinary.readouterr()
     facts = decode_capture(file.read_text()).facts
 
@@ -91,7 +91,7 @@ def test_a_redacted_file_may_be_read_by_others_and_holds_no_uuid(
     file = tmp_path / "node.json"
     before = os.umask(0o022)
     try:
-        run(tree, "--redact", "-o", str(file))
+        run(tree, "--redact", "--output-file", str(file))
     finally:
         os.umask(before)
     capsysbinary.readouterr()
@@ -101,11 +101,14 @@ def test_a_redacted_file_may_be_read_by_others_and_holds_no_uuid(
     assert decode_capture(file.read_text()).source.endswith(", redacted")
 
 
-def test_a_capture_that_was_there_is_replaced(tree: SysfsTree, tmp_path: Path) -> None:
+def test_a_capture_that_was_there_is_replaced_only_by_force(tree: SysfsTree, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     file.write_text("old")
     file.chmod(0o644)
-    run(tree, "-o", str(file))
+    with pytest.raises(SettingsError, match="exists already"):
+        run(tree, "--output-file", str(file))
+    assert file.read_text() == "old"
+    run(tree, "--output-file", str(file), "--force")
 
     assert decode_capture(file.read_text()).facts.gpus
     assert file.stat().st_mode & 0o777 == 0o600
@@ -114,37 +117,49 @@ def test_a_capture_that_was_there_is_replaced(tree: SysfsTree, tmp_path: Path) -
 def test_through_a_symbolic_link_its_target_is_replaced(tree: SysfsTree, tmp_path: Path) -> None:
     file, link = tmp_path / "real.json", tmp_path / "link.json"
     link.symlink_to(file)
-    run(tree, "-o", str(link))
+    file.touch()
+    run(tree, "--output-file", str(link), "--force")
 
     assert link.is_symlink()
     assert decode_capture(file.read_text()).facts.gpus
 
 
+@pytest.mark.parametrize("value", ["node.json", "xml"])
+def test_o_is_the_format_and_never_a_file(
+    tree: SysfsTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=f"to write a file: --output-file {value}"):
+        run(tree, "-o", value)
+    assert run(tree, "-o", "json") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_but_a_file_is_replaced(tree: SysfsTree, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
 
-    with pytest.raises(SettingsError, match="is a directory"):
-        run(tree, "-o", str(tmp_path))
-    with pytest.raises(SettingsError, match="is no regular file"):
-        run(tree, "-o", str(tmp_path / "fifo"))
+    with pytest.raises(SettingsError, match="is not a regular file"):
+        run(tree, "--output-file", str(tmp_path))
+    with pytest.raises(SettingsError, match="is not a regular file"):
+        run(tree, "--output-file", str(tmp_path / "fifo"))
     assert (tmp_path / "fifo").is_fifo()
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(
     tree: SysfsTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SettingsError, match=r"-o .*/none/node.json: No such file or directory"):
-        run(tree, "-o", str(tmp_path / "none" / "node.json"))
+    with pytest.raises(SettingsError, match=r"there is no folder .*/none"):
+        run(tree, "--output-file", str(tmp_path / "none" / "node.json"))
 
     with pytest.raises(SettingsError, match="File name too long"):
-        run(tree, "-o", str(tmp_path / ("x" * 300)))
+        run(tree, "--output-file", str(tmp_path / ("x" * 300)))
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(SettingsError, match="No space left on device"):
-        run(tree, "-o", str(tmp_path / "node.json"))
+        run(tree, "--output-file", str(tmp_path / "node.json"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,7 +172,14 @@ def test_the_help_says_what_is_in_a_capture_and_what_redaction_takes_away(
         parser.parse_args(["capture", "--help"])
     text = " ".join(capsys.readouterr().out.split())
 
-    for word in ("PCIe tree", "RDMA devices", "hardware and IP addresses", "UUIDs", "--facts", "--redact"):
+    for word in (
+        "PCIe tree",
+        "RDMA devices",
+        "hardware and IP addresses",
+        "UUIDs",
+        "topology -f",
+        "--redact",
+    ):
         assert word in text
 
 
@@ -165,7 +187,10 @@ def test_the_help_says_what_is_in_a_capture_and_what_redaction_takes_away(
 def test_another_machine_lists_the_devices_of_a_redacted_capture(tree: SysfsTree, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     roots = (f"--sysfs-root={tree.sysfs_root}", f"--procfs-root={tree.procfs_root}")
-    for command in (("capture", "--redact", "-o", file, *roots), ("devices", "--facts", file, "-o", "json")):
+    for command in (
+        ("capture", "--redact", "--output-file", file, *roots),
+        ("devices", "--facts", file, "-o", "json"),
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "dranet", *map(str, command)], capture_output=True, text=True, timeout=60
         )

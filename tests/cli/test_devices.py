@@ -21,7 +21,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from dranet.cli.devices import Event, compare
+from dranet.cli.devices_watch import Event, compare
 from dranet.cli.look import Eye
 from dranet.cli.main import main
 from dranet.desk.kubeapi.kinds import find_kind
@@ -258,7 +258,7 @@ def test_a_bad_capture_is_one_clear_line_and_exit_code_2(
         path.write_bytes(content)
     done = dranet("devices", "--facts", str(path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"dranet: --facts {path}: ")
+    assert done.stderr.startswith(f"dranet: --capture {path}: ")
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -274,10 +274,10 @@ def test_a_capture_without_end_is_refused_when_the_limit_is_read(monkeypatch: py
     [
         (["--watch", "-o", "json"], "--watch goes with -o table, wide, tree"),
         (["--watch", "--facts", "x"], "a capture does not change"),
-        (["--facts", ""], "--facts : "),
-        (["--rescan-seconds", "1"], "unrecognized arguments"),
+        (["--facts", ""], "--capture : "),
+        (["--rescan-seconds", "1"], "unknown option --rescan-seconds"),
         (["--sysfs-root", "sys"], "--sysfs-root"),
-        (["-o", "xml"], "invalid choice"),
+        (["-o", "xml"], "unknown value 'xml'"),
     ],
 )
 def test_bad_arguments_are_exit_code_2(dranet: Dranet, arguments: list[str], problem: str) -> None:
@@ -513,7 +513,7 @@ def test_somebody_who_looks_on_is_told_within_a_second(
         asked.extend(patience)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dranet.cli.devices.ChangeWatch", watch)
+    monkeypatch.setattr("dranet.cli.devices_watch.ChangeWatch", watch)
     assert dranet("devices", "--watch").returncode == 0
     assert [patience.longest_seconds for patience in asked] == [1.0]
 

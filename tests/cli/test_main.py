@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranet import __version__
-from dranet.cli.main import COMMANDS, main
+from dranet.cli.main import COMMANDS, GROUPS, main
 
 pytestmark = pytest.mark.process
 
@@ -40,17 +40,67 @@ def test_the_version_is_printed() -> None:
 def test_for_the_version_no_command_is_loaded() -> None:
     """People and scripts ask for it often, and all commands take a third of a second."""
     code = (
-        "import sys; from dranet.cli.main import build_parser; build_parser('--version'); print(*sys.modules)"
+        "import atexit, sys; from dranet.cli.main import main;"
+        "atexit.register(lambda: print(*sys.modules)); main(['--version'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "dranet.cli.main" in done.stdout.split()
     assert not {"dranet.cli.run", "dranet.cli.doctor.command", "dranet.settings"} & set(done.stdout.split())
 
 
-def test_no_command_is_an_error_that_names_them() -> None:
-    done = dranet()
-    assert done.returncode == 2
-    assert "COMMAND" in done.stderr
+@pytest.mark.parametrize("arguments", [(), ("help",), ("--help",), ("-h",)])
+def test_without_a_command_the_help_has_them_in_groups(arguments: tuple[str, ...]) -> None:
+    done = dranet(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    for title, group in GROUPS.items():
+        assert f"\n{title}:\n  " in done.stdout
+        assert [name for name in group if f"\n  {name} " not in done.stdout] == []
+
+
+def test_help_of_a_command_is_its_help() -> None:
+    assert dranet("help", "claim", "new").stdout == dranet("claim", "new", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("valdate", "x"), "unknown command 'valdate': did you mean validate?"),
+        (("claims", "new", "--gpus", "2"), "unknown command 'claims new': did you mean dranet claim new?"),
+        (("claim", "nwe"), "unknown value 'nwe': did you mean new?"),
+        (("claim", "new", "--gpu", "2"), "unknown option --gpu: did you mean --gpus?"),
+        (("topology", "--facts=a", "--ouput=svg"), "unknown option --ouput: did you mean --output?"),
+        (("topology", "--file", "a"), "unknown option --file: did you mean --output-file?"),
+        (("devices", "x"), "unexpected argument 'x'"),
+        (("topology", "-o", "matrx"), "unknown value 'matrx': did you mean matrix?"),
+        (("xyz",), "unknown command 'xyz' (dranet --help lists them)"),
+        (("--nonsense",), "unknown option --nonsense"),
+    ],
+)
+def test_a_mistake_in_a_name_gets_the_nearest(arguments: tuple[str, ...], told: str) -> None:
+    done = dranet(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "usage:" not in done.stderr
+
+
+def test_old_names_still_work_and_get_a_hint(tmp_path: Path) -> None:
+    done = dranet("claims", "--state-dir", str(tmp_path))
+    assert "dranet: the command claims is now called prepared\n" in done.stderr
+    assert "NotFound: the store" in done.stderr
+    assert dranet("topo", *LAYOUT).stdout == dranet("topology", *LAYOUT).stdout
+
+
+def test_the_settings_are_in_the_long_help_alone() -> None:
+    short, long = (dranet("devices", option).stdout for option in ("--help", "--help-all"))
+    assert "--help-all" in short
+    assert "--pci-ids" not in short
+    assert "--pci-ids" in long
+
+
+def test_as_a_plugin_of_kubectl_it_calls_itself_so() -> None:
+    plugin = Path(sys.executable).parent / "kubectl-dranet"
+    done = subprocess.run([plugin, "topology", "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: kubectl dranet topology ")
 
 
 @pytest.mark.parametrize(
@@ -128,15 +178,20 @@ def test_ctrl_c_while_a_command_loads_is_quiet(
 
 @pytest.mark.parametrize("command", ["run", "devices", "topology", "capture"])
 def test_the_help_shows_defaults_as_one_types_them(command: str) -> None:
-    shown = dranet(command, "--help", COLUMNS="80").stdout
+    shown = dranet(command, "--help-all", COLUMNS="80").stdout
     assert "--pci-ids FILE" in shown
     assert "default False" not in shown
+
+
+MOST_LINES = {"claim new": 92, "explain": 70}
+"""Lines of a help that takes more than one screen."""
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "claim new", "testbed run", "testbed list"])
 def test_every_help_fits_a_terminal(command: str) -> None:
     shown = dranet(*command.split(), "--help", COLUMNS="80").stdout
     assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert len(shown.splitlines()) <= MOST_LINES.get(command, 50)
 
 
 LAYOUT = ("--facts", str(REPOSITORY / "tests/data/dgx-h100/capture.json"))

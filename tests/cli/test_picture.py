@@ -285,7 +285,7 @@ def test_text_is_drawn_with_the_font_that_comes_along() -> None:
 def test_the_png_has_twice_the_size_of_the_svg(tmp_path: Path) -> None:
     capture, out = tmp_path / "facts.json", tmp_path / "out.png"
     capture.write_text(encode_capture(Capture(SMALL)))
-    assert main(("topology", "--facts", str(capture), "-o", "png", "--file", str(out))) == 0
+    assert main(("topology", "--facts", str(capture), "-o", "png", "--output-file", str(out))) == 0
     size = struct.unpack(">II", out.read_bytes()[16:24])
     canvas = drawing(SMALL)
     assert size == (round(canvas.width * ZOOM), round(canvas.height * ZOOM))

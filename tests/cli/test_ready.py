@@ -29,6 +29,7 @@ def test_it_loads_little() -> None:
     assert {name for name in loaded if name.startswith("dranet.")} == {
         "dranet.cli",
         "dranet.cli.main",
+        "dranet.cli.parser",
         "dranet.cli.pod",
         "dranet.errors",
     }

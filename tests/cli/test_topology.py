@@ -179,9 +179,9 @@ def test_names_from_a_machine_cannot_reach_the_terminal(topology: Shown) -> None
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-o", "png"], "-o png writes a file: name it (--file out.png)"),
-        (["--facts", "/nonexistent.json"], "--facts /nonexistent.json: No such file or directory"),
-        (["-o", "svg", "--file", "/nonexistent/out.svg"], "--file /nonexistent/out.svg: No such file"),
+        (["-o", "png"], "-o png writes a file: name it (--output-file out.png)"),
+        (["--facts", "/nonexistent.json"], "--capture /nonexistent.json: No such file or directory"),
+        (["-o", "svg", "--output-file", "/nonexistent/out.svg"], "there is no folder /nonexistent"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_exit_code_2(
@@ -195,6 +195,21 @@ def test_what_cannot_be_done_is_said_and_exit_code_2(
 def test_a_file_is_written_instead_of_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture, out = tmp_path / "facts.json", tmp_path / "tree.txt"
     capture.write_text(encode_capture(Capture(SMALL)))
-    assert main(("topology", "--facts", str(capture), "--file", str(out))) == 0
+    assert main(("topology", "-f", str(capture), "--output-file", str(out))) == 0
     assert out.read_text() == TREE
     assert capsys.readouterr() == ("", f"wrote {out}\n")
+
+
+def test_no_file_is_replaced_unless_force_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = tmp_path / "facts.json"
+    capture.write_text(encode_capture(Capture(SMALL)))
+    before = capture.read_bytes()
+    command = ("topology", "-f", str(capture), "--output-file", str(capture))
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert f"--output-file {capture}: exists already (name another file, or add --force" in told
+    assert capture.read_bytes() == before
+    assert main((*command, "--force")) == 0
+    assert capture.read_text() == TREE

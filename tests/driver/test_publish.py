@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver import publish
-from dranet.driver.publish import BURST, CapturedFacts, Inventory, PublishLoop, View
+from dranet.driver.publish import BURST, Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.policy import Decision, Policy
 from dranet.kernel.discovery.scan import ProtectedAddress
@@ -25,6 +25,7 @@ from dranet.model.facts import Address, Link, NodeFacts, PciFunction, Route
 from dranet.model.plan import AttachPlan, LinkState, PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
+from dranet.view.options import CapturedFacts
 from tests.data.layouts import capture_file
 from tests.support.namespaces import Namespace
 

@@ -96,12 +96,12 @@ EXAMPLES = (
     Example("dgx-h100/one-gpu-one-nic.yaml", {"1-gpu-1-nic": _PAIR}, settings=_WITHOUT_FIRST_NIC),
     Example(
         "dgx-h100/two-gpus-two-nics.yaml",
-        {"2-gpu-2-nic": Wanted(nics=2, gpus=2, verbs=2, distance="PIX")},
+        {"2-gpus-2-nics": Wanted(nics=2, gpus=2, verbs=2, distance="PIX")},
         settings=_WITHOUT_FIRST_NIC,
     ),
-    Example("dgx-h100/eight-gpus-eight-nics.yaml", {"8-gpu-8-nic": _EIGHT}),
+    Example("dgx-h100/eight-gpus-eight-nics.yaml", {"8-gpus-8-nics": _EIGHT}),
     Example("dgx-h100/whole-node.yaml", {"whole-node": Wanted(nics=10, gpus=8, verbs=10)}),
-    Example("dgx-h100/rails.yaml", {"8-gpu-8-nic-rails": _EIGHT}),
+    Example("dgx-h100/rails.yaml", {"8-gpus-8-nics-rails": _EIGHT}),
     Example("pytorch-ddp-job.yaml", {"ddp-0": _PAIR_FOR_NCCL, "ddp-1": _PAIR_FOR_NCCL}),
     Example("kubeflow-trainjob.yaml", {f"train-node-0-{n}": _PAIR_FOR_NCCL for n in range(2)}),
     Example("kubeflow-pytorchjob.yaml", {"train-master-0": _PAIR_FOR_NCCL, "train-worker-0": _PAIR_FOR_NCCL}),
@@ -210,13 +210,13 @@ EXAMPLES = (
     ),
     Example(
         "dgx-h100/nvidia-two-gpus-two-nics.yaml",
-        {"2-gpu-2-nic": Wanted(nics=2, verbs=2, distance="PIX")},
+        {"2-gpus-2-nics": Wanted(nics=2, verbs=2, distance="PIX")},
         settings=_WITHOUT_FIRST_NIC,
         beside="vendor",
     ),
     Example(
         "dgx-h100/nvidia-eight-gpus-eight-nics.yaml",
-        {"8-gpu-8-nic": Wanted(nics=8, verbs=8, distance="PIX")},
+        {"8-gpus-8-nics": Wanted(nics=8, verbs=8, distance="PIX")},
         beside="vendor",
     ),
     Example(
@@ -227,7 +227,7 @@ EXAMPLES = (
     ),
     Example(
         "gb200-nvl72/nvidia-two-gpus-two-nics.yaml",
-        {"2-gpu-2-nic": Wanted(nics=2, verbs=2, distance="NODE")},
+        {"2-gpus-2-nics": Wanted(nics=2, verbs=2, distance="NODE")},
         GB200,
         beside="vendor",
     ),

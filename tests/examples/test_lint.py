@@ -61,7 +61,7 @@ def test_every_file_is_run_or_said_not_to_be() -> None:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_an_example_has_neither_errors_nor_warnings(name: str) -> None:
-    known = ["-f", str(CLASSES)]
+    known = ["--with", str(CLASSES)]
     facts = ["--facts", DGX_FACTS, "--attributes-file", str(FOLDER / "rails/attributes.yaml")]
     command = ["validate", "--strict", *known, *(facts if name.startswith("rails/") else [])]
     with redirect_stdout(io.StringIO()) as said:

@@ -35,7 +35,7 @@ def blocks() -> list[tuple[str, str]]:
 def validate(file: Path) -> str:
     """What is said of it; empty where there is neither error nor warning."""
     with redirect_stdout(io.StringIO()) as said:
-        code = main(["validate", "--strict", "-f", str(CLASSES), str(file)])
+        code = main(["validate", "--strict", "--with", str(CLASSES), str(file)])
     return said.getvalue() if code else ""
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, DRIVER_NAME, build_rules
+from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, build_rules
 from dranet.desk.templates import selectors
-from dranet.model import attributes as a
+from dranet.desk.templates.chart_classes import CHART_CLASSES, DEFAULT_DRIVER, PREFIX, ChartClass
 from dranet.security import context as security
 from dranet.security.context import HostMount
 from dranet.security.seccomp import SECCOMP_NAME
@@ -67,37 +67,6 @@ POLICIES = (
 def build_policy_files() -> Mapping[str, JsonObject]:
     """Return the content of each policy file, by file name."""
     return {f"admission-{policy.key}.yaml": {"objects": policy.build()} for policy in POLICIES}
-
-
-PREFIX = "dranet"
-"""First part of the classes' names with the default driver name."""
-
-
-class DeviceClass(Struct, frozen=True):
-    """A class. ``key`` is its name among the chart's values.
-
-    ``expression`` selects devices in addition to the driver's name; empty selects every device.
-    """
-
-    key: str
-    suffix: str
-    expression: str
-
-
-def _without_driver(build: Callable[[str], str]) -> str:
-    """Remove the condition on the driver's name, which the chart adds because the name is a value."""
-    return build(DRIVER_NAME).removeprefix(f"{selectors.of_driver(DRIVER_NAME)} && ")
-
-
-_NO_INTERFACE = f'device.attributes["{a.DOMAIN}"].?{a.IFNAME.name}.orValue("") == ""'
-CLASSES = (
-    DeviceClass("all", "", ""),
-    DeviceClass("nic", "-nic", _without_driver(selectors.nic_with_interface)),
-    DeviceClass("rdma", "-rdma", _without_driver(selectors.rdma_nic)),
-    DeviceClass("rdmaOnly", "-rdma-only", f"{_without_driver(selectors.rdma_nic)} && {_NO_INTERFACE}"),
-    DeviceClass("gpu", "-gpu", _without_driver(selectors.own_gpu)),
-)
-"""Their help, and the parameters that they have by default, are in ``values.yaml``."""
 
 
 JsonObject = dict[str, Any]
@@ -162,5 +131,14 @@ def _build_mount(mount: HostMount) -> JsonObject:
 
 
 def _build_classes() -> JsonObject:
-    classes = [{"key": one.key, "suffix": one.suffix, "expression": one.expression} for one in CLASSES]
-    return {"driver": DRIVER_NAME, "prefix": PREFIX, "classes": classes}
+    """Their help, and the parameters that they have by default, are in ``values.yaml``."""
+    classes = [
+        {"key": one.key, "suffix": one.suffix, "expression": _without_driver(one)} for one in CHART_CLASSES
+    ]
+    return {"driver": DEFAULT_DRIVER, "prefix": PREFIX, "classes": classes}
+
+
+def _without_driver(one: ChartClass) -> str:
+    """Remove the condition on the driver's name, which the chart adds because the name is a value."""
+    condition = selectors.of_driver(DEFAULT_DRIVER)
+    return one.select(DEFAULT_DRIVER).removeprefix(condition).removeprefix(" && ")

@@ -27,23 +27,21 @@ from typing import Any
 from msgspec import Struct
 
 from dranet import __version__
-from dranet.cli.claims import build_document, look
 from dranet.cli.doctor.examine import Examination, Progress
 from dranet.cli.doctor.peers import FEATURES_PATH, NotListening, fetch_events, fetch_page
-from dranet.cli.look import replace_file
+from dranet.cli.prepared_claims import build_document, look
 from dranet.desk.doctor.checks import ClusterFacts
 from dranet.desk.redact.text import KNOWN_DOMAINS, redact_texts
-from dranet.errors import DranetError, SettingsError
+from dranet.errors import DranetError
 from dranet.kernel.host_trials import read_kernel_messages
 from dranet.kernel.sysfs.files import read_boot_id
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import DECLARATIONS, Settings
+from dranet.view.bundle import CAPTURE_FILE, FINDINGS_FILE, FOLDER, MANIFEST_FILE, MOST_BYTES
+from dranet.view.output import PRIVATE, write_output
 
 FORMAT = "dranet.bundle/1"
-MODE = 0o600
-MOST_BYTES = 64 << 20
-"""Size of the whole, unpacked; a node with 10,000 links has a capture of 8 MiB."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,6 @@ class Piece:
     about: str
     text: str = ""
     missing: str = ""
-
-
-def check_target(path: Path, *, force: bool) -> None:
-    """Raises SettingsError where something is there already, or is no folder that can be written."""
-    if path.exists() and (not force or not path.is_file()):
-        hint = "name another file, or give --force" if path.is_file() else "name a file"
-        raise SettingsError(f"--bundle {path}: is there already", hint=hint)
-    if not path.parent.is_dir():
-        raise SettingsError(f"--bundle {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):  # as the driver's container, whose root is read-only
-        raise SettingsError(
-            f"--bundle {path}: {path.parent} cannot be written",
-            hint="write to standard output, into a file of yours: dranet doctor --bundle - > bundle.tgz",
-        )
 
 
 def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> bytes:
@@ -95,10 +79,10 @@ def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> b
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for file, text in (("manifest.json", to_json(manifest)), *((p.file, p.text) for p in kept)):
+        for file, text in ((MANIFEST_FILE, to_json(manifest)), *((p.file, p.text) for p in kept)):
             content = _encode(text)
-            entry = tarfile.TarInfo(f"dranet-bundle/{file}")
-            entry.size, entry.mode = len(content), MODE
+            entry = tarfile.TarInfo(f"{FOLDER}/{file}")
+            entry.size, entry.mode = len(content), PRIVATE
             archive.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
 
@@ -133,7 +117,7 @@ def write_bundle(
     redacts: bool,
     progress: Progress,
 ) -> list[str]:
-    """Collect, redact and write; returns lines for the user. ``path`` has passed :func:`check_target`;
+    """Collect, redact and write; returns lines for the user. ``path`` has passed ``check_output``;
     ``None`` is standard output. ``settings`` have folders as they are seen from here; ``printed`` are the
     findings as text and as the document for programs."""
     pieces = list(_collect(settings, found, printed, progress))
@@ -145,16 +129,13 @@ def write_bundle(
         node, pieces, counts = _redact(pieces, node, names)
     source = f"captured by dranet {__version__} for a support bundle{', redacted' if redacts else ''}"
     facts = encode_capture(Capture(node, source))
-    pieces.append(Piece("capture.json", "facts of the node's devices", facts))
+    pieces.append(Piece(CAPTURE_FILE, "facts of the node's devices", facts))
     content = pack(pieces, counts, redacts)
     where = "standard output" if path is None else f"{path}, readable by you alone"
     if path is None:
         sys.stdout.buffer.write(content)
     else:
-        try:
-            replace_file(path, content, MODE)
-        except OSError as error:
-            raise SettingsError(f"--bundle {path}: {os.strerror(error.errno or 0)}") from error
+        write_output(path, content, PRIVATE, "--bundle")
     return _describe(f"{where}: {len(content) >> 10} KiB", pieces, counts, redacts)
 
 
@@ -167,7 +148,7 @@ def _collect(
     text, document = printed
     seen = found.surroundings
     yield Piece("findings.txt", "what the doctor found", f"{text}\n")
-    yield Piece("findings.json", "the same for programs", to_json(document))
+    yield Piece(FINDINGS_FILE, "the same for programs", to_json(document))
     yield Piece("host.json", "what the doctor's checks judged", to_json(_to_plain(seen.host)))
     yield Piece("cluster.json", "what the API server knows of the node", to_json(_to_plain(seen.cluster)))
     # no secret is among the settings: keys and tokens are named by their files
@@ -177,7 +158,7 @@ def _collect(
     for file, about, collect in (
         ("readyz.json", "the driver's parts, and what it has seen", lambda: _fetch(settings, FEATURES_PATH)),
         ("metrics.txt", "the driver's metrics", lambda: _fetch(settings, "/metrics")),
-        ("claims.json", "claims that are prepared here (dranet claims)", lambda: _list_claims(settings)),
+        ("claims.json", "claims that are prepared here (dranet prepared)", lambda: _list_claims(settings)),
         ("state.txt", "files of the state folder", lambda: _list_state(settings.state_dir)),
         ("events.json", "Events of the driver", lambda: to_json(fetch_events(settings))),
         (

@@ -7,15 +7,16 @@ import json
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dranet import __version__
-from dranet.cli.doctor.examine import Examination, examine, look_below
+from dranet.cli.linux import require_linux
 from dranet.desk.doctor.catalogue import list_entries
 from dranet.errors import SettingsError
-from dranet.model.findings import WORST_FIRST, Finding, Severity, find_worst
+from dranet.model.findings import WORST_FIRST, Finding, Severity, find_worst, parse_finding
 from dranet.settings import Settings
 from dranet.terminal import (
     CONTINUED,
@@ -26,12 +27,17 @@ from dranet.terminal import (
     never_fail_to_print,
     print_document,
 )
-from dranet.view.options import add_settings_flags, settings_from
+from dranet.view.bundle import describe_manifest, read_bundle
+from dranet.view.node_view import to_yaml
+from dranet.view.options import add_node_config_flag, add_settings_group, settings_from
+from dranet.view.output import check_output
+
+if TYPE_CHECKING:
+    from dranet.cli.doctor.examine import Examination
 
 FORMAT = "dranet.doctor/1"
-CHART_CONFIG = Path("/etc/dranet/settings.yaml")
-"""Where the chart puts the settings; the doctor finds them by itself in the driver's pod."""
 STANDARD_OUTPUT = "-"
+_BUNDLE = "--bundle"
 
 _SETTINGS = (
     "driver_name",
@@ -65,19 +71,21 @@ _NEVER = "never"
 _FAIL_ON = (Severity.PROBLEM, Severity.WARNING, Severity.NOTE)
 
 _DESCRIPTION = """\
-Look at everything that the driver needs and that decides how fast its devices
+Check everything that the driver needs and that decides how fast its devices
 are: kernel, runtime, kubelet and API server; other managers of NICs; RDMA,
-GPUDirect, PCIe and the rails side by side; how the node is tuned. Asks a
-running driver through its port; where none answers it asks the API server
-itself, by dry runs. Changes nothing. Prints little for a healthy node.
+GPUDirect and PCIe; how the node is tuned. Changes nothing. A healthy node gets
+a short answer.
+
+  kubectl exec -n dranet-system POD -- dranet doctor
+  kubectl exec -n dranet-system POD -- dranet doctor --bundle - > bundle.tgz
+  dranet doctor -f bundle.tgz
 """
 
-_EPILOG = f"""\
-In the driver's pod, with the driver's own settings:
-kubectl exec -n dranet-system POD -- dranet doctor
-Without --config it takes {CHART_CONFIG} where there is one.
-It has the driver's environment there, but not its flags: repeat those.
-On a node as root it sees more; it lists what it cannot see.
+_EPILOG = """\
+In the driver's pod it has the driver's environment and settings file, but not
+its flags: repeat those. On a node as root it sees more; it lists what it cannot
+see. Asks a running driver through its port; where none answers it asks the API
+server itself, by dry runs.
 
 Exit code: 0 when nothing is as bad as --fail-on, 1 when something is,
 2 when arguments or settings are wrong.
@@ -87,31 +95,31 @@ Exit code: 0 when nothing is as bad as --fail-on, 1 when something is,
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="what works, what does not, and how to fix it",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [--all] [-o FORM] [--ignore ID] [--bundle FILE] [settings]",
+        usage="%(prog)s [--all] [-o FORM] [--bundle OUT | -f BUNDLE] [settings]",
     )
     _add_what_is_shown(parser)
     _add_bundle(parser.add_argument_group("support bundle"))
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"settings file, YAML or JSON (default: {CHART_CONFIG}, if it is there)",
-    )
+    add_node_config_flag(parser)
     parser.add_argument(
         "--host-root",
         metavar="DIR",
         help="where the node's own file system is, as in kubectl debug node (/host)",
     )
-    add_settings_flags(parser.add_argument_group("settings", "as for dranet run"), _SETTINGS)
+    add_settings_group(parser, _SETTINGS)
     parser.set_defaults(run=run)
 
 
 def _add_what_is_shown(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml"),
+        metavar="FORM",
+        default="text",
+        help="text (default), json or yaml",
     )
     parser.add_argument("--all", action="store_true", help="also list what is fine, and explain notes")
     parser.add_argument(
@@ -125,58 +133,87 @@ def _add_what_is_shown(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         action="append",
         default=[],
-        help="leave a finding out, by its id; may come often",
+        help="leave a finding out, by its id; may be repeated",
     )
     parser.add_argument("--list", action="store_true", help="list the ids of all checks, and look at nothing")
 
 
 def _add_bundle(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--bundle",
-        metavar="FILE",
-        help="write all that a bug report needs to FILE (.tar.gz; - is standard output), without names, "
+        _BUNDLE,
+        metavar="OUT",
+        help="write all that a bug report needs to OUT (.tar.gz; - is standard output), without names, "
         "addresses and secrets",
     )
     group.add_argument("--no-redact", action="store_true", help="leave names and addresses as they are")
-    group.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    group.add_argument("--force", action="store_true", help="replace OUT where it exists")
+    group.add_argument(
+        "-f",
+        "--read",
+        metavar="BUNDLE",
+        help="look at nothing here: show the findings in a bundle, on any system; - reads standard input",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     if options.list:
         return _list_ids()
     ignored = _parse_ignored(options.ignore)
-    if options.config is None and CHART_CONFIG.is_file():
-        options.config = str(CHART_CONFIG)
+    if options.read:
+        return _show_bundle(options, ignored)
+    require_linux("dranet doctor", "with -f BUNDLE it shows what one found elsewhere")
+    from dranet.cli.doctor.examine import examine, look_below
+
     settings = settings_from(options)
     if options.bundle:
         _check_bundle(options.bundle, force=options.force)
     root = Path(options.host_root) if options.host_root else None
     found = examine(settings, root, _print_progress if options.bundle else lambda _: None)
-    findings = [
-        f for f in sort_for_people(found.findings) if f.id not in ignored or f.severity is Severity.OK
-    ]
-    if options.bundle == STANDARD_OUTPUT:
-        pass  # the archive goes there, and the findings are in it
-    elif options.output == "json":
-        print_document(json.dumps(build_document(findings, settings, ignored), indent=2))
+    findings = _leave_out(found.findings, ignored)
+    document = build_document(findings, settings, ignored)
+    if options.bundle != STANDARD_OUTPUT:  # the archive goes there, and the findings are in it
+        _print(findings, document, options)
+    if options.bundle:
+        _write_bundle(options, look_below(settings, root), found)
+    return _exit_code(findings, options.fail_on)
+
+
+def _leave_out(findings: Sequence[Finding], ignored: Collection[str]) -> list[Finding]:
+    return [f for f in sort_for_people(findings) if f.id not in ignored or f.severity is Severity.OK]
+
+
+def _print(findings: Sequence[Finding], document: Mapping[str, object], options: argparse.Namespace) -> None:
+    if options.output == "json":
+        print_document(json.dumps(document, indent=2))
+    elif options.output == "yaml":
+        print_document(to_yaml([document]).rstrip("\n"))
     else:
         never_fail_to_print()
         print("\n".join(render(findings, find_screen(), shows_all=options.all)))
-    if options.bundle:
-        _write_bundle(options, look_below(settings, root), found)
+
+
+def _exit_code(findings: Sequence[Finding], fail_on: str) -> int:
     worst = WORST_FIRST.index(find_worst(findings))
-    return int(options.fail_on != _NEVER and worst <= WORST_FIRST.index(Severity(options.fail_on)))
+    return int(fail_on != _NEVER and worst <= WORST_FIRST.index(Severity(fail_on)))
+
+
+def _show_bundle(options: argparse.Namespace, ignored: Collection[str]) -> int:
+    """Print what the doctor found where the bundle was made."""
+    manifest, document = read_bundle(options.read)
+    findings = _leave_out(list(map(parse_finding, document["findings"])), ignored)
+    _print(findings, {**document, "findings": [finding.to_json() for finding in findings]}, options)
+    if options.output == "text":
+        print(describe_manifest(manifest, options.read))
+    return _exit_code(findings, options.fail_on)
 
 
 def _check_bundle(target: str, *, force: bool) -> None:
     """Raises SettingsError where the bundle cannot go, before anything is collected."""
-    from dranet.cli.doctor.bundle import check_target
-
     if target != STANDARD_OUTPUT:
-        check_target(Path(target), force=force)
+        check_output(target, _BUNDLE, force=force)
     elif sys.stdout.isatty():
         hint = "name a file, or add > bundle.tgz"
-        raise SettingsError("--bundle -: an archive is nothing for a terminal", hint=hint)
+        raise SettingsError("--bundle -: a terminal cannot show an archive", hint=hint)
 
 
 def _print_progress(what: str) -> None:
@@ -247,7 +284,8 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
     yield from header if shown else ()
     for finding, row in zip(shown, lines, strict=True):
         calm = finding.severity in (Severity.OK, Severity.NOTE)
-        yield from row if calm else map(screen.bold, row)
+        style = screen.red if finding.severity is Severity.PROBLEM else screen.yellow
+        yield from row if calm else map(style, row)
         if shows_all or not calm:
             yield from _explain("why", finding.matters, screen)
             yield from _explain("do", finding.fix, screen)

@@ -22,7 +22,6 @@ from dranet.cli.doctor.peers import ask_cluster_with_deadline, ask_running_drive
 from dranet.cli.look import make_scanner
 from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN, NO_NEW_PRIVILEGES, RIGHTS, run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
-from dranet.driver.publish import CapturedFacts
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.host_checks import find_root, read_host_facts
@@ -36,6 +35,7 @@ from dranet.security.context import CAPABILITIES, HOST_PROC, MOUNTS, HostMount, 
 from dranet.security.seccomp import RULES
 from dranet.settings import Settings
 from dranet.store.record_folder import RecordFolder
+from dranet.view.options import CapturedFacts
 from dranet.view.policy import load_policy
 
 SETTINGS, VIEW = "settings", "view"
@@ -115,7 +115,7 @@ def look_around(
     if settings.facts_file:
         seen = f"the devices are those of {settings.facts_file}, all else is this machine's"
         why = "Findings about both together may be of neither."
-        fix = "Leave --facts out to look at this machine alone."
+        fix = "Leave facts_file out to look at this machine alone."
         blind.append(Finding(VIEW, Severity.NOTE, seen, why, fix, BLIND))
     host, plugins = _read_host(settings, root or find_root(settings.procfs_root), node)
     return Surroundings(
@@ -196,7 +196,7 @@ def _judge_damaged_records(state_dir: Path) -> Iterator[Finding]:
             Severity.WARNING,
             f"{record.file}: the record of claim {record.claim_uid} cannot be read: {record.why}",
             "a NIC whose record was lost comes back from its pod as the pod had it",
-            "look at the disk and at dranet claims, then remove the file",
+            f"look at the disk; after its pod has ended: dranet forget {record.claim_uid}",
             "store-damaged",
         )
 

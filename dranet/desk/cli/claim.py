@@ -14,14 +14,14 @@ from dranet.desk.cli.objects import (
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
+    asks_cluster,
     capture_slices,
     fetch_live,
     load_files,
-    names_cluster,
 )
 from dranet.desk.explain.subject import near_names
 from dranet.desk.hardware.nodes import Hardware, read_hardware
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.templates.chart_classes import build_chart_classes
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import PLACEHOLDER_IMAGE, ClaimRequest
@@ -46,20 +46,17 @@ _NAMES = {
 ``--name``, and a pod is best no longer than its host name can be."""
 
 _DESCRIPTION = """\
-Write a DeviceClass, a ResourceClaimTemplate and a pod to start from, with which
-the scheduler gives each pod NICs that are as near to its GPUs as this hardware
-has them. Comments above them explain what was seen, what was chosen and why,
-and what distance to expect. Changes nothing; what it writes is for kubectl
-apply -f -.
+Write a DeviceClass, a ResourceClaimTemplate and a pod with which the scheduler
+gives each pod the NICs nearest to its GPUs on this hardware. Comments explain
+the choice and the distance to expect. Changes nothing.
+
+  dranet claim new --gpus 2 --nics 2 | kubectl apply -f -
+  dranet claim new --per-node --capture node.json
+  kubectl get resourceslices,deviceclasses,nodes -o yaml > cluster.yaml
+  dranet claim new --gpus 8 --nics 8 --rails -f cluster.yaml
 """
 
 _EPILOG = """\
-The hardware is that of the cluster; or of slices in a file:
-  kubectl get resourceslices,deviceclasses,nodes -o yaml > cluster.yaml
-  dranet claim new --gpus 2 --nics 2 -f cluster.yaml
-or of captures (dranet capture):
-  dranet claim new --facts node.json
-
 What no node can give is refused, with the reason and the nearest that can be
 had.
 
@@ -67,14 +64,19 @@ Exit code: 0 when the claim is written, 1 when no node can give it or the
 cluster does not answer, 2 when arguments or files are wrong.
 """
 
+_ABOUT = """\
+Write claims that align NICs and GPUs on this hardware.
+
+  dranet claim new --gpus 2 --nics 2
+
+To list what is prepared on a node: dranet prepared.
+"""
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    about = "write claims that align NICs and GPUs on this hardware"
     parser = commands.add_parser(
-        "claim",
-        help=about,
-        description=f"{about.capitalize()}. What is prepared on a node shows dranet claims.",
+        "claim", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     actions = parser.add_subparsers(title="actions", dest="action", required=True, metavar="ACTION")
     new = actions.add_parser(
@@ -83,9 +85,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=_DESCRIPTION,
         epilog=_EPILOG,
         usage="%(prog)s [--gpus N] [--nics M]\n"
-        "                        [--per-node | --rails | --each-numa] [--explain]\n"
-        "                        [-f FILE ...] [--facts CAPTURE ...] [--node NODE ...]\n"
-        "                        [-o yaml|json] [--kubeconfig FILE] [settings]",
+        "         [--per-node | --rails | --each-numa]\n"
+        "         [-f FILE ...] [--capture CAPTURE ...] [--node NODE ...] [--explain]\n"
+        "         [-o yaml|json] [--kubeconfig FILE] [--context NAME] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(new)
@@ -164,7 +166,12 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         help="write for these nodes, and those like them, alone; in a cluster of unlike nodes",
     )
     parser.add_argument(
-        "-o", "--output", choices=("yaml", "json"), default="yaml", help="json: a List, without the reasons"
+        "-o",
+        "--output",
+        choices=("yaml", "json"),
+        metavar="FORM",
+        default="yaml",
+        help="yaml (default); json: a List, without the reasons",
     )
     parser.add_argument(
         "--explain",
@@ -180,8 +187,14 @@ def run(options: argparse.Namespace) -> int:
     request = _read_request(options)
     objects = _read_objects(options)
     hardware = _read_hardware(objects, options.node, request.gpu_part)
+    is_known = bool(objects.classes) or asks_cluster(options)
+    classes = objects.classes if is_known else build_chart_classes(hardware.nic_driver)
     choice = choose_claim(
-        request, hardware, _read_classes(objects, options), _list_not_offered(objects.looks)
+        request,
+        hardware,
+        {body["metadata"]["name"]: body for body in classes},
+        _list_not_offered(objects.looks),
+        assumes_classes=not is_known,
     )
     notes = describe(choice, with_tried=options.explain)
     if options.output == "json":
@@ -214,7 +227,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
     for (flag, (pattern, longest)), value in zip(_NAMES.items(), names, strict=True):
         if value and not re.fullmatch(pattern, value):
             raise SettingsError(
-                f"--{flag} {value}: is no name that Kubernetes takes",
+                f"--{flag} {value}: is not a name that Kubernetes takes",
                 hint="small letters, digits, -, and . except in a namespace; not - or . at the ends"
                 if flag != "gpu-resource"
                 else "a domain, a slash and a name: nvidia.com/gpu",
@@ -243,7 +256,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
 def _read_objects(options: argparse.Namespace) -> ClusterObjects:
     """Read files and captures where any are named; the cluster where none is, or where it is also named."""
     found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
-    if names_cluster(options) or not (options.file or options.facts):
+    if asks_cluster(options):
         found = found | fetch_live(options, _KINDS)
     return found | load_files(options.file) if options.file else found
 
@@ -253,15 +266,8 @@ def _read_hardware(objects: ClusterObjects, only: Sequence[str], gpu_part: str) 
     known |= {entry["spec"].get("nodeName") or "" for entry in objects.slices}
     for name in only:
         if name not in known:
-            raise SettingsError(f"--node {name}: there is no such node", hint=near_names(name, known - {""}))
+            raise SettingsError(f"--node {name}: no such node", hint=near_names(name, known - {""}))
     return read_hardware(objects.slices, objects.nodes, only, gpu_part)
-
-
-def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[str, JsonObject] | None:
-    """``None`` where files have no classes: the cluster may still have some."""
-    if not objects.classes and (options.file or options.facts):
-        return None
-    return {entry["metadata"]["name"]: entry for entry in objects.classes}
 
 
 def _list_not_offered(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:

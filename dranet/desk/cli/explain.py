@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,11 @@ from dranet.desk.cli.objects import (
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
+    asks_cluster,
     capture_slices,
     fetch_live,
+    find_namespace,
     load_files,
-    names_cluster,
 )
 from dranet.desk.explain.explain import ClusterView, explain
 from dranet.desk.explain.subject import (
@@ -29,54 +31,70 @@ from dranet.desk.explain.subject import (
     template_subject,
 )
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.errors import SettingsError
+from dranet.desk.templates.chart_classes import assume_classes
+from dranet.errors import NotFoundError, SettingsError
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.node_view import NodeView
+from dranet.view.node_view import NodeView, to_yaml
 from dranet.view.options import read_settings
 
 _DESCRIPTION = """\
 Explain why a ResourceClaim, or all claims of a pod together, can or cannot be
 allocated: for each node how many devices every class, selector, claim, taint
-and constraint takes away, and what comes nearest. Asks the cluster, or reads
-files and needs none. Changes nothing.
+and constraint takes away, and what comes nearest. Changes nothing.
+
+  dranet explain pod trainer-0
+  dranet explain claim/train -n team-a
+  dranet explain claim train -f claims.yaml classes.yaml --capture node.json
+  kubectl get resourceclaims,resourceslices,deviceclasses,nodes -A -o json |
+      dranet explain claim train -n team-a -f -
 """
 
 _EPILOG = """\
-Without a cluster:
-  dranet explain claim train -f claims.yaml classes.yaml --facts node.json
-  kubectl get resourceclaims,resourceslices,deviceclasses,nodes -A -o json |
-      dranet explain claim train -n team-a -f -
+KIND is claim or pod, or a name that kubectl knows: po, pods, resourceclaim,
+resourceclaimtemplate. The claim of a template is explained as one made from it.
 
-A name of a ResourceClaimTemplate is taken as a claim made from it.
-
-Exit code: 0 when it is allocated or can be, 1 when it cannot be, or cannot be
-decided, 2 when arguments or files are wrong.
+Exit code: 0 when it is allocated or can be, 1 when it cannot be, cannot be
+decided or does not exist, 2 when arguments or files are wrong.
 """
+
+_POD, _CLAIM, _TEMPLATE = "pod", "claim", "template"
+_KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), _POD),
+    **dict.fromkeys(("claim", "claims", "resourceclaim", "resourceclaims"), _CLAIM),
+    **dict.fromkeys(("resourceclaimtemplate", "resourceclaimtemplates"), _TEMPLATE),
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "explain",
-        help="why a claim or a pod gets its devices or not",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s claim|pod NAME [-n NAMESPACE] [-f FILE ...]\n"
-        "                      [--facts CAPTURE ...] [--node NODE] [-a] [-o text|json]\n"
-        "                      [--kubeconfig FILE] [settings]",
+        usage="%(prog)s KIND NAME | KIND/NAME [-n NAMESPACE] [-f FILE ...]\n"
+        "         [--capture CAPTURE ...] [--node NODE] [-a] [-o text|json|yaml]\n"
+        "         [--kubeconfig FILE] [--context NAME] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("kind", choices=("claim", "pod"), metavar="claim|pod", help="what to explain")
-    parser.add_argument("name", metavar="NAME", help="its name")
+    parser.add_argument("subject", nargs="+", metavar="KIND NAME", help="what to explain")
     parser.add_argument(
-        "-n", "--namespace", default="", help="default: the only one that has such a name, else default"
+        "-n",
+        "--namespace",
+        default="",
+        help="default: that of the kubeconfig's context; without one the only namespace with such a name, "
+        "else default",
     )
     add_source_flags(parser, "objects from files")
     parser.add_argument("--node", default="", metavar="NODE", help="look at this node alone")
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml"),
+        metavar="FORM",
+        default="text",
+        help="text (default), json or yaml",
     )
     parser.add_argument("-a", "--all", action="store_true", help="every kind of node, not the best three")
     add_cluster_flags(parser)
@@ -84,28 +102,49 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
+def read_subject(words: Sequence[str], namespace: str) -> tuple[str, str, str]:
+    """Kind, namespace and name of ``KIND NAME`` or ``KIND/NAME``, where NAME may be ``NAMESPACE/NAME``.
+
+    Raises:
+        SettingsError: it is neither, or another kind.
+    """
+    kind, name = words if len(words) == 2 else words[0].partition("/")[::2]
+    if len(words) > 2 or not name:
+        raise SettingsError(f"{' '.join(words)}: name one claim or pod", hint="pod NAME, or claim/NAME")
+    known = _KINDS.get(kind.lower().removesuffix(".resource.k8s.io"))
+    if known is None:
+        hint = near_names(kind, _KINDS) or "claim or pod"
+        raise SettingsError(f"{kind}: not a kind that can be explained", hint=hint)
+    if not namespace and name.count("/") == 1:
+        namespace, name = name.split("/")  # as we print it ourselves
+    return known, namespace, name
+
+
 def run(options: argparse.Namespace) -> int:
     """Read, explain, print; the exit code is the conclusion."""
-    if not options.namespace and options.name.count("/") == 1:
-        options.namespace, options.name = options.name.split("/")  # as we print it ourselves
-    objects = _read(options)
+    options.kind, options.namespace, options.name = read_subject(options.subject, options.namespace)
+    objects, driver = _read(options), read_settings(options).driver_name
+    assumes_classes = not (objects.classes or asks_cluster(options))
     view = ClusterView(
         objects.slices,
-        objects.classes,
+        assume_classes(objects.slices, driver) if assumes_classes else objects.classes,
         objects.claims,
         objects.nodes,
         objects.taint_rules,
         options.node,
-        find_not_offered(objects.looks, read_settings(options).driver_name),
+        find_not_offered(objects.looks, driver),
+        assumes_classes,
     )
     if options.node and not (objects.nodes or objects.slices):
         raise SettingsError(f"--node {options.node}: there are neither nodes nor slices")
     if options.node not in ("", *view.known_nodes):
         hint = near_names(options.node, view.known_nodes)
-        raise SettingsError(f"--node {options.node}: there is no such node", hint=hint)
+        raise SettingsError(f"--node {options.node}: no such node", hint=hint)
     explanation = explain(_find_subject(options, objects, view), view)
     if options.output == "json":
         print_document(to_document(explanation))
+    elif options.output == "yaml":
+        print_document(to_yaml([json.loads(to_document(explanation))]).rstrip("\n"))
     else:
         never_fail_to_print()
         print("\n".join(render(explanation, find_screen(), shows_all=options.all)))
@@ -118,18 +157,19 @@ def _read(options: argparse.Namespace) -> ClusterObjects:
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
     allocated = load_files(options.file) if options.file else ClusterObjects()
-    if names_cluster(options) or not (options.file or options.facts):
+    if asks_cluster(options):
+        options.namespace = options.namespace or find_namespace(options)
         allocated = fetch_live(options) | allocated
     return captured | allocated
 
 
 def _find_subject(options: argparse.Namespace, objects: ClusterObjects, view: ClusterView) -> Subject:
-    if options.kind == "pod":
+    if options.kind == _POD:
         pod = _find(options, "Pod", objects.pods, objects)
         return pod_subject(pod, objects.claims, objects.templates, view.classes_by_name)
     made = {label_of(template) for template in objects.templates}
     label = _label(options, [*objects.claims, *objects.templates])
-    if find(objects.claims, label) is None and label in made:
+    if options.kind == _TEMPLATE or (find(objects.claims, label) is None and label in made):
         return template_subject(_find(options, "ResourceClaimTemplate", objects.templates, objects))
     return claim_subject(_find(options, "ResourceClaim", objects.claims, objects), objects.pods)
 
@@ -140,14 +180,14 @@ def _find(
     label = _label(options, bodies)
     found = find(bodies, label)
     if found is None:
-        raise SettingsError(f"{kind} {label} does not exist", hint=_suggest(options, label, objects))
+        raise NotFoundError(f"{kind} {label} does not exist", hint=_suggest(options, label, objects))
     return found
 
 
 def _suggest(options: argparse.Namespace, label: str, objects: ClusterObjects) -> str:
     """The same name in the other kind or in another namespace, or names that are near."""
     pods, claims = objects.pods, [*objects.claims, *objects.templates]
-    bodies, other, others = (pods, "claim", claims) if options.kind == "pod" else (claims, "pod", pods)
+    bodies, other, others = (pods, _CLAIM, claims) if options.kind == _POD else (claims, _POD, pods)
     if find(others, _label(options, others)) is not None:
         return f"there is a {other} of this name: dranet explain {other} {options.name}"
     names = {label_of(body).partition("/")[2]: label_of(body) for body in bodies}

@@ -174,7 +174,8 @@ _STEPS = {
 def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False) -> Iterator[str]:
     """All lines of the answer."""
     width = min(screen.columns or PROSE, PROSE)
-    yield from map(screen.bold, _wrap(f"{_title(explanation)}: {explanation.headline}", width))
+    style = screen.bold if explanation.conclusion.is_good else screen.red
+    yield from map(style, _wrap(f"{_title(explanation)}: {explanation.headline}", width))
     if explanation.fix:
         yield from _wrap(explanation.fix, width, "do: ")
     for remark in explanation.remarks:

@@ -7,10 +7,11 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, fetch_snapshot
+from dranet.cluster.kubeconfig import read_context_namespace
 from dranet.errors import ClusterError, Reason, SettingsError
 
 _COLLECTIONS: Mapping[str, Callable[[str], str]] = {
@@ -30,7 +31,7 @@ _TAINT_RULES = tuple(
 
 _NO_V1 = "the cluster serves no resource.k8s.io/v1, which takes Kubernetes 1.34"
 _WITHOUT_A_CLUSTER = "without a kubeconfig here: kubectl get ... -A -o json | dranet ... -f -"
-_FROM_FILES = "objects can also come from files: -f FILE, or --facts CAPTURE"
+_FROM_FILES = "objects can also come from files: -f FILE, or --capture CAPTURE"
 
 Found = tuple[str, dict[str, Any]]
 """Where it was found, in words, and the object."""
@@ -38,10 +39,11 @@ Found = tuple[str, dict[str, Any]]
 
 def fetch(options: argparse.Namespace, kinds: Sequence[str]) -> list[Found]:
     """All objects of these kinds."""
-    return asyncio.run(_fetch(_make_client(options), kinds, getattr(options, "namespace", "")))
+    return asyncio.run(_fetch(make_client(options), kinds, getattr(options, "namespace", "")))
 
 
-def _make_client(options: argparse.Namespace) -> ApiClient:
+def make_client(options: argparse.Namespace) -> ApiClient:
+    """The cluster of ``--kubeconfig`` and ``--context``, as kubectl finds it. Raises SettingsError."""
     file = _find_kubeconfig(options.kubeconfig)
     if file is None:
         return _make_client_in_pod()
@@ -54,13 +56,19 @@ def _make_client(options: argparse.Namespace) -> ApiClient:
         raise SettingsError(error.message, hint=hint) from error
 
 
+def find_namespace(options: argparse.Namespace) -> str:
+    """The namespace of the context that :func:`make_client` takes; empty where it names none."""
+    file = _find_kubeconfig(options.kubeconfig)
+    return read_context_namespace(file, options.context) if file is not None else ""
+
+
 def _make_client_in_pod() -> ApiClient:
     try:
         return ApiClient.from_in_cluster()
     except SettingsError as error:
         raise SettingsError(
             "no cluster to ask: neither --kubeconfig nor $KUBECONFIG nor ~/.kube/config names one, and this "
-            "is no pod with a service account",
+            "is not a pod with a service account",
             hint=_FROM_FILES,
         ) from error
 
@@ -111,3 +119,44 @@ async def _list_taint_rules(client: ApiClient) -> tuple[dict[str, Any], ...]:
             if error.reason is not Reason.API_NOT_FOUND:
                 raise
     return ()
+
+
+class Query(NamedTuple):
+    """What to list of one kind, of all namespaces."""
+
+    path: str
+    label_selector: str = ""
+    field_selector: str = ""
+
+
+async def fetch_permitted(
+    client: ApiClient, queries: Mapping[str, Query]
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """List each kind, all at the same time and page by page.
+
+    Returns:
+        By kind what there is, and the kinds that this user may not list.
+    """
+    async with client:
+        answers = await asyncio.gather(*(_try(client, kind, query) for kind, query in queries.items()))
+    by_kind = dict(zip(queries, answers, strict=True))
+    found = {kind: list(items) for kind, items in by_kind.items() if items is not None}
+    return found, [kind for kind, items in by_kind.items() if items is None]
+
+
+async def _try(client: ApiClient, kind: str, query: Query) -> tuple[dict[str, Any], ...] | None:
+    """``None`` without the right to list them."""
+    try:
+        if kind == "DeviceTaintRule":
+            return await _list_taint_rules(client)
+        return (
+            await fetch_snapshot(
+                client, query.path, label_selector=query.label_selector, field_selector=query.field_selector
+            )
+        ).items
+    except ClusterError as error:
+        if error.reason is Reason.API_FORBIDDEN:
+            return None
+        if error.reason is Reason.API_NOT_FOUND:
+            raise ClusterError(_NO_V1, status=error.status, reason=error.reason) from error
+        raise

@@ -6,8 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dranet.errors import SettingsError
 
@@ -46,6 +47,60 @@ def name_of(path: str) -> str:
     return "standard input" if path == STANDARD_INPUT else path
 
 
+class Document(NamedTuple):
+    """One document of a file."""
+
+    place: str
+    """File and number, for people."""
+    value: Any
+    text: str
+
+
+def read_texts(path: str) -> list[Document]:
+    """The documents of one file, each with its own text. Text whose limits are not certain is written anew.
+
+    Raises:
+        SettingsError: as :func:`read_documents`.
+    """
+    from dranet.view.node_view import to_yaml
+
+    name = name_of(path)
+    text = _read(path, name)
+    found = _read_values(text, name)
+    texts = dict(enumerate(_split(text), 1))
+    return [
+        Document(
+            f"{name}, document {number}",
+            value,
+            texts[number] if _is_text_of(texts.get(number, ""), value) else to_yaml([value]),
+        )
+        for number, value in found
+    ]
+
+
+def _split(text: str) -> list[str]:
+    """The text of each YAML document, with the comments before it."""
+    import yaml
+
+    from dranet.desk.cli.object_yaml import TextLoader
+
+    if _looks_like_json(text):
+        return [text]
+    events = yaml.parse(text, Loader=TextLoader)
+    marks = (event.start_mark for event in events if isinstance(event, yaml.DocumentStartEvent))
+    starts = [mark.line for mark in marks if mark]
+    lines = text.split("\n")
+    limits = [0, *starts[1:], len(lines)]
+    return ["\n".join(lines[a:b]) for a, b in pairwise(limits)]
+
+
+def _is_text_of(text: str, value: Any) -> bool:
+    try:
+        return not text.startswith("%") and _parse(text, "") == [value]
+    except SettingsError:
+        return False
+
+
 def read_documents(path: str) -> list[tuple[int, Any]]:
     """The documents of one file, each with its number from 1; those without content are left out.
 
@@ -54,7 +109,10 @@ def read_documents(path: str) -> list[tuple[int, Any]]:
             the file, the document and the cause.
     """
     name = name_of(path)
-    text = _read(path, name)
+    return _read_values(_read(path, name), name)
+
+
+def _read_values(text: str, name: str) -> list[tuple[int, Any]]:
     documents = [(n, value) for n, value in enumerate(_parse(text, name), 1) if value is not None]
     for number, value in documents:
         try:
@@ -84,12 +142,16 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _parse(text: str, name: str) -> list[Any]:
-    if text.lstrip()[:1] in ("{", "["):  # what programs write; ten times as fast as the same as YAML
+    if _looks_like_json(text):  # what programs write; ten times as fast as the same as YAML
         try:
             return [json.loads(text, parse_constant=_refuse_constant)]
         except (ValueError, RecursionError):
             pass  # YAML in braces is no JSON, and YAML names the place of what is wrong
     return _parse_yaml(text, name)
+
+
+def _looks_like_json(text: str) -> bool:
+    return text.lstrip()[:1] in ("{", "[")
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 from dranet.desk.cli.object_files import expand, name_of, read_documents
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault, without_nulls
+from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, is_older
 from dranet.errors import SettingsError
+from dranet.view.node_view import SHAPING_SETTINGS
+from dranet.view.options import add_capture_flag, add_settings_group
 
 if TYPE_CHECKING:
     from dranet.settings import Settings
@@ -34,8 +37,7 @@ LISTS: Mapping[str, str] = {
 }
 """Kind -> the field of :class:`ClusterObjects` that holds it."""
 
-_RESOURCE_GROUP = "resource.k8s.io"
-_VERSIONS = ("v1", "v1beta2")
+_VERSIONS = (CURRENT, f"{GROUP}/v1beta2")
 """API versions with equal fields."""
 
 _MAX_ITEMS = 200_000
@@ -104,8 +106,9 @@ def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool 
 
     Args:
         paths: what the user named.
-        check: refuse an object whose fields have shapes that no API server would take. Without it only
-            kind, name and ``spec`` are known to be of the right type: for callers that report more about it.
+        check: refuse an object whose fields have shapes that no API server would take. Without it
+            only kind, name and ``spec`` are known to be of the right type, and older versions are read: for
+            callers that report more about it.
         others: objects of other kinds are enough.
 
     Raises:
@@ -118,6 +121,8 @@ def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool 
         for number, document in read_documents(path):
             for source, body in _iter_objects(document, Source(name_of(path), number)):
                 _check_identity(body, source)
+                if check:
+                    _check_version(body, source)
                 found.add(_with_name(_checked(body, source) if check else body), source)
     if not any(found) and not (others and found.others):
         raise SettingsError(_nothing_found(named, found.others), hint=f"read are {', '.join(LISTS)}")
@@ -140,9 +145,16 @@ def fetch_live(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS))
     return found
 
 
+def find_namespace(options: argparse.Namespace) -> str:
+    """The namespace of the kubeconfig's context, as kubectl takes it; empty where it names none."""
+    from dranet.desk.cli import object_cluster
+
+    return object_cluster.find_namespace(options)
+
+
 def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
-    """``-f`` and ``--facts``: objects without a cluster. The settings that shape a capture's slices are added
-    with :func:`add_facts_settings`."""
+    """``-f`` and ``--capture``: objects without a cluster. :func:`add_facts_settings` adds the settings that
+    shape a capture's slices."""
     parser.add_argument(
         "-f",
         "--file",
@@ -153,28 +165,23 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
         help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; added to "
         "what a cluster has if one is named (--kubeconfig, --context)",
     )
-    parser.add_argument(
-        "--facts",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="CAPTURE",
-        help="nodes from captures (dranet capture): their slices as the driver would publish them",
-    )
+    add_capture_flag(parser)
 
 
 def add_facts_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that shape what a capture publishes."""
-    from dranet.view.node_view import SHAPING_SETTINGS
-    from dranet.view.options import add_settings_flags
-
-    group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
-    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+    about = "as for dranet run, they shape what --capture publishes"
+    add_settings_group(parser, ("driver_name", *SHAPING_SETTINGS), about)
 
 
 def names_cluster(options: argparse.Namespace) -> bool:
     """Whether a cluster was named, so that it is to be asked even where there are files."""
     return bool(options.kubeconfig or options.context)
+
+
+def asks_cluster(options: argparse.Namespace) -> bool:
+    """Whether a cluster is asked: one was named, or neither a file nor a capture was."""
+    return names_cluster(options) or not (options.file or options.facts)
 
 
 def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
@@ -206,7 +213,7 @@ def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterOb
     found = ClusterObjects()
     seen: Counter[str] = Counter()
     for path in map(str, paths):
-        facts = read_capture(path, "--facts").facts
+        facts = read_capture(path, "--capture").facts
         look = NodeView(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
         name = _distinct(facts.host.name or "node", seen)
         source = Source(name_of(path))
@@ -268,16 +275,11 @@ def _check_identity(body: JsonObject, source: Source) -> None:
     """Kind, version and name, whatever the kind."""
     for key in ("apiVersion", "kind"):
         if not isinstance(body.get(key), str) or not body[key]:
-            hint = "a capture is given with --facts" if "facts" in body and "format" in body else ""
+            hint = "name a capture with --capture" if "facts" in body and "format" in body else ""
             raise SettingsError(f"{source}: {key} is missing: is this a Kubernetes object?", hint=hint)
     if body["kind"] not in LISTS:
         return
     where = f"{source}: {body['kind']}"
-    group, _, version = body["apiVersion"].rpartition("/")
-    if group == _RESOURCE_GROUP and version not in _VERSIONS and body["kind"] != "DeviceTaintRule":
-        raise SettingsError(
-            f"{where}: {body['apiVersion']} is not read", hint=f"write it as {_RESOURCE_GROUP}/v1"
-        )
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
         raise SettingsError(f"{where}: metadata must be a mapping")
@@ -286,6 +288,13 @@ def _check_identity(body: JsonObject, source: Source) -> None:
         raise SettingsError(f"{where}: metadata.name is missing")
     if not isinstance(body.get("spec", {}), dict):
         raise SettingsError(f"{where} {name}: spec must be a mapping")
+
+
+def _check_version(body: JsonObject, source: Source) -> None:
+    if is_older(body) and body["apiVersion"] not in _VERSIONS:
+        can_be = f"dranet validate --convert writes it as {CURRENT}"
+        hint = can_be if can_convert(body) else f"write it as {CURRENT}"
+        raise SettingsError(f"{source}: {body['kind']}: {body['apiVersion']} is not read", hint=hint)
 
 
 def _checked(body: JsonObject, source: Source) -> JsonObject:

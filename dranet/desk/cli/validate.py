@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterable
 
+from dranet.desk.cli.convert import convert_files, join
 from dranet.desk.cli.objects import (
     ClusterObjects,
     add_cluster_flags,
@@ -15,56 +17,92 @@ from dranet.desk.cli.objects import (
     load_files,
     names_cluster,
 )
-from dranet.desk.cli.validate_report import Report, draw_reports, inspect, is_unicode, to_document
+from dranet.desk.cli.validate_report import (
+    Report,
+    draw_reports,
+    find_assumed_classes,
+    inspect,
+    is_unicode,
+    to_document,
+)
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.versions import CURRENT, convert, is_older
 from dranet.desk.lint import RULES, Key, LintSeverity, Scope, key_of, read_devices
 from dranet.desk.lint.compute_domains import build_channel_templates
+from dranet.desk.templates.chart_classes import assume_classes
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.options import read_settings
+from dranet.view.options import add_capture_flag, read_settings
 
 EXIT_FOUND = 1
+
+_DESCRIPTION = """\
+Find mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods,
+and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet
+...), before you apply them. Changes nothing.
+
+  dranet validate -f claim.yaml --capture node.json
+  dranet validate --strict manifests/
+  dranet validate --live
+"""
+
+_EPILOG = """\
+Exit code: 0 without errors, 1 with an error (with --strict also with a warning)
+or when the cluster does not answer, 2 when arguments or files are wrong.
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "validate",
-        help="find mistakes in claims, templates, classes and pods before they are applied",
-        description="Look for mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods, "
-        "and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet ...). Changes nothing.",
-        epilog="Exit code: 0 without errors, 1 with an error (with --strict also with a warning) "
-        "or the cluster does not answer, 2 when arguments or files are wrong.",
-        usage="%(prog)s [FILE ...] [-f FILE] [--facts CAPTURE] [--live]\n"
-        "                       [--strict] [-o text|json] [--kubeconfig FILE] [settings]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-f] FILE ... [--with FILE] [--capture CAPTURE] [--live]\n"
+        "         [--strict] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
     )
     parser.add_argument(
         "-f",
+        "--file",
+        dest="more_files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="the same, as kubectl names files",
+    )
+    parser.add_argument(
         "--with",
         dest="also",
         action="append",
         default=[],
         metavar="FILE",
-        help="objects to know of (classes, slices, claims), not to look for mistakes in; may be repeated",
+        help="objects that FILE refers to (classes, slices, claims), in which it looks for no mistakes; may "
+        "be repeated",
     )
-    parser.add_argument(
-        "--facts",
-        action="append",
-        default=[],
-        metavar="CAPTURE",
-        help="also try selectors on the devices of a capture (dranet capture); may be repeated",
-    )
+    add_capture_flag(parser, takes_several=False)
     parser.add_argument(
         "--live",
         action="store_true",
-        help="know what the cluster has; without FILE, look for mistakes in it",
+        help="also know the objects of the cluster; without FILE, look for mistakes in them",
+    )
+    parser.add_argument(
+        "--convert",
+        action="store_true",
+        help="write the objects in resource.k8s.io/v1 on standard output, and all others as they are",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for warnings")
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        metavar="FORM",
+        default="text",
+        help="text (default) or json",
     )
     add_cluster_flags(parser.add_argument_group("cluster", "which --live asks; to name one is enough"))
     add_facts_settings(parser)
@@ -74,10 +112,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(options: argparse.Namespace) -> int:
     """Read the objects, lint them, and print the reports."""
     never_fail_to_print()
+    options.files += options.more_files
+    if options.convert:
+        return _convert(options)
     is_live = options.live or names_cluster(options)
     if not options.files and not is_live:
-        only_known = "what -f names is only known of: name it without -f" if options.also else ""
-        hint = only_known or "or --live for what is in the cluster"
+        hint = "-f FILE; or --live for what is in the cluster"
         raise SettingsError("nothing to look at: name a file", hint=hint)
     settings = read_settings(options)
     loaded = load_files(options.files, check=False, others=True) if options.files else None
@@ -86,12 +126,26 @@ def run(options: argparse.Namespace) -> int:
     known += [fetch_live(options)] if is_live else []
     judged = loaded if loaded is not None else known[-1]
     scope = build_scope([judged, *known], settings.driver_name, is_live=is_live)
-    reports = inspect(judged, scope)
+    reports, assumed = inspect(judged, scope), find_assumed_classes(scope)
     if options.output == "json":
-        print_document(to_document(reports, len(scope.devices)))
+        print_document(to_document(reports, len(scope.devices), assumed))
     else:
-        print("\n".join(draw_reports(reports, len(scope.devices), find_screen())))
+        print("\n".join(draw_reports(reports, len(scope.devices), find_screen(), assumed)))
     return _exit_code(reports, options.strict)
+
+
+def _convert(options: argparse.Namespace) -> int:
+    if not options.files:
+        raise SettingsError("nothing to convert: name a file", hint="- is standard input")
+    documents = list(convert_files(options.files))
+    print_document(join(documents))
+    changed = [name for one in documents for name in one.changed]
+    refused = [name for one in documents for name in one.refused]
+    for name in changed or ("nothing: every object is as in v1",):
+        print(f"converted {name}", file=sys.stderr)
+    for name in refused:
+        print(f"cannot convert {name}: write it as {CURRENT}", file=sys.stderr)
+    return EXIT_FOUND if refused else 0
 
 
 def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool = False) -> Scope:
@@ -102,24 +156,28 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
     for objects in known:
         whole = whole | objects
     whole.templates.extend(build_channel_templates(whole.others))
-    sound = {id(body): is_unicode(body) and not find_fault(body) for body in whole}
 
     def by_key(bodies: list[JsonObject]) -> dict[Key, JsonObject]:
         kept: dict[Key, JsonObject] = {}
-        for body in bodies:
-            if sound[id(body)]:
+        for body in map(convert, bodies):
+            if is_unicode(body) and not is_older(body) and not find_fault(body):
                 kept.setdefault(key_of(body), body)
         return kept
 
     slices = tuple(by_key(whole.slices).values())
+    classes = {key.name: body for key, body in by_key(whole.classes).items()}
+    assumes_classes = not (classes or is_live)
+    if assumes_classes:
+        classes = {body["metadata"]["name"]: body for body in assume_classes(slices, driver)}
     return Scope(
         driver=driver,
-        classes={key.name: body for key, body in by_key(whole.classes).items()},
+        classes=classes,
         claims=by_key(whole.claims),
         templates=by_key(whole.templates),
         devices=read_devices(slices),
         slices=slices,
         is_live=is_live,
+        assumes_classes=assumes_classes,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from dranet.desk.cli.objects import ClusterObjects
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault
+from dranet.desk.kubeapi.versions import can_convert, convert, is_older
 from dranet.desk.lint import (
     Key,
     LintFinding,
@@ -25,6 +26,7 @@ from dranet.desk.lint import (
     lint_pod,
     rules,
 )
+from dranet.desk.lint.scope import iter_alternatives
 from dranet.terminal import PROSE, Screen, count_of
 from dranet.view.node_view import to_json
 
@@ -51,7 +53,7 @@ class Report:
 def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
     """Return a report for each object of a kind that is linted, in the order of kinds and files."""
     bodies = [*objects.classes, *objects.templates, *objects.claims, *objects.pods]
-    faults = {id(body): find_fault(body) for body in bodies}
+    faults = {id(body): "" if _is_unreadable(body) else find_fault(convert(body)) for body in bodies}
     pods = [(key_of(pod), pod.get("spec") or {}) for pod in objects.pods if not faults[id(pod)]]
     shared = list(find_shared_claims(pods))
     twice = Counter((body["kind"], key_of(body)) for body in bodies if (body["metadata"].get("name")))
@@ -69,6 +71,21 @@ def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
         found = list(_inspect_templates(body, scope))
         reports.append(Report(body["kind"], _named(body), objects.source_of(body), _unique(found)))
     return reports
+
+
+def find_assumed_classes(scope: Scope) -> tuple[str, ...]:
+    """The classes that the claims name and no file gives: they are taken to be as their charts have them."""
+    if not scope.assumes_classes:
+        return ()
+    specs = [claim["spec"] for claim in scope.claims.values()]
+    specs += [template["spec"]["spec"] for template in scope.templates.values()]
+    named = {one.class_name for spec in specs for one in iter_alternatives(spec, "")}
+    return tuple(sorted(named & scope.classes.keys()))
+
+
+def _is_unreadable(body: JsonObject) -> bool:
+    """Whether nothing is known of its fields: they are those of a version that cannot be converted."""
+    return is_older(body) and not can_convert(body)
 
 
 def _named(body: JsonObject) -> Key:
@@ -97,7 +114,8 @@ def _inspect(body: JsonObject, fault: str, scope: Scope) -> Iterator[LintFinding
         yield LintFinding(rules.SHAPE, "spec", "has text with half a character (a lone surrogate)")
         return
     yield from lint_object(body, scope)
-    yield from _ask_api(body)
+    if not _is_unreadable(body):
+        yield from _ask_api(convert(body))
 
 
 def is_unicode(body: JsonObject) -> bool:
@@ -170,10 +188,13 @@ def _find_templates(value: Any, path: str, copies: int, room: int) -> Iterator[t
 
 
 _INDENT = " " * 11
+_STYLES = {LintSeverity.ERROR: Screen.red, LintSeverity.WARNING: Screen.yellow}
 _WIDEST_SEVERITY = max(map(len, LintSeverity))
 
 
-def draw_reports(reports: Sequence[Report], devices: int, screen: Screen) -> Iterator[str]:
+def draw_reports(
+    reports: Sequence[Report], devices: int, screen: Screen, assumed: Sequence[str] = ()
+) -> Iterator[str]:
     """A block for each object, each rule's reason once, and a summary."""
     explained: set[LintRule] = set()
     for report in reports:
@@ -183,10 +204,15 @@ def draw_reports(reports: Sequence[Report], devices: int, screen: Screen) -> Ite
                 yield from _draw_finding(finding, screen, explained)
             yield ""
     yield summarize(reports, devices)
+    if assumed:
+        names = " and ".join(assumed)
+        text = f"note: no DeviceClasses were given (--with FILE): {names} assumed as in the charts"
+        yield from map(screen.dim, textwrap.wrap(text, PROSE, subsequent_indent="      "))
 
 
 def _draw_finding(finding: LintFinding, screen: Screen, explained: set[LintRule]) -> Iterator[str]:
-    severity = finding.severity.ljust(_WIDEST_SEVERITY)
+    style = _STYLES.get(finding.severity, Screen.dim)
+    severity = style(screen, finding.severity.ljust(_WIDEST_SEVERITY))
     yield f"  {severity}  {finding.path}  {screen.dim(f'[{finding.rule.name}]')}"
     yield from _wrap(finding.text, screen)
     if finding.fix:
@@ -220,13 +246,13 @@ def _count(reports: Iterable[Report]) -> Counter[LintSeverity]:
     return Counter(finding.severity for report in reports for finding in report.findings)
 
 
-def to_document(reports: Sequence[Report], devices: int) -> str:
+def to_document(reports: Sequence[Report], devices: int, assumed: Sequence[str] = ()) -> str:
     """JSON: every object with its findings, and how many of each severity there are."""
     counts = _count(reports)
     return to_json(
         {
             "summary": {f"{severity}s": counts[severity] for severity in LintSeverity}
-            | {"objects": len(reports), "devices": devices},
+            | {"objects": len(reports), "devices": devices, "assumedClasses": list(assumed)},
             "objects": [
                 {
                     "kind": report.kind,

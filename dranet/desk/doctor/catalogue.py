@@ -130,7 +130,7 @@ ENTRIES: tuple[Entry, ...] = (
         "places",
         "records of claims that the disk has damaged",
         "A NIC whose record was lost comes back from its pod as the pod had it.",
-        "Look at the disk and at dranet claims, then remove the file.",
+        "Look at the disk and at dranet prepared; after the pod has ended, dranet forget removes the record.",
     ),
     Entry(
         "settings",

@@ -62,6 +62,8 @@ class ClusterView:
     """Look at this one alone."""
     not_offered: Mapping[str, tuple[tuple[JsonObject, str], ...]] = field(default_factory=dict)
     """By node: slices of devices that its driver keeps to itself, each with the reason."""
+    assumes_classes: bool = False
+    """The classes are those that charts install: none were given."""
 
     @cached_property
     def classes_by_name(self) -> dict[str, JsonObject]:
@@ -208,6 +210,8 @@ def _explain_refusal(
         wanted = (name for claim in subject.waiting for name in class_names(claim.body))
         missing = next((name for name in wanted if name not in view.classes_by_name), "")
         fix = near_names(missing, view.classes_by_name)
+        if view.assumes_classes and not fix.startswith("did you mean"):
+            fix = "no DeviceClasses were given: give its file with -f"
     conclusion = Conclusion.UNKNOWN if error.cause is Cause.NOT_MODELLED else Conclusion.BROKEN
     headline = error.message.removeprefix(f"claim {subject.label}: ")
     return Explanation(subject, conclusion, headline, fix, allocated, (), (), _remarks(subject, view))
@@ -223,7 +227,11 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     unknown = [name for name, body in view.nodes_by_name.items() if body is None]
     blind = bool(unknown) and subject.pod is not None and not view.nodes
     nodes = "no Node objects were given: labels and taints of nodes are not looked at"
-    return (*subject.remarks, *made, *((nodes,) if blind else ()))
+    used = dict.fromkeys(name for claim in subject.waiting for name in class_names(claim.body))
+    known = view.classes_by_name if view.assumes_classes else ()
+    assumed = " and ".join(name for name in used if name in known)
+    classes = f"no DeviceClasses were given (-f FILE): {assumed} assumed, as the charts install them"
+    return (*subject.remarks, *made, *((nodes,) if blind else ()), *((classes,) if assumed else ()))
 
 
 def _group(

@@ -36,7 +36,7 @@ def describe_no_node(reasons: Sequence[str]) -> tuple[str, str]:
     """Where no node is left whose devices could be looked at."""
     if reasons:
         return f"no node may run it: {'; '.join(reasons)}", ""
-    return "there is no node to look at", "give ResourceSlices, or the capture of a node (--facts)"
+    return "there is no node to look at", "give ResourceSlices, or the capture of a node (--capture)"
 
 
 def _of_nodes(number: int, every: int) -> str:

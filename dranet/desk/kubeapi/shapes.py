@@ -85,9 +85,11 @@ _RESULT = {
     "request!": str, "driver!": str, "pool!": str, "device!": str, "adminAccess": bool, "shareID": str,
     "consumedCapacity": {_ANY_KEY: _AMOUNT},
 }  # fmt: skip
+_CONDITIONS = [{"type!": str, "status!": str, "reason": str, "message": str}]
 _CLAIM_STATUS = {
     "allocation": {"devices": {"results": [_RESULT]}, "nodeSelector": _SELECTOR},
     "reservedFor": [{"resource!": str, "name!": str, "uid": str}],
+    "devices": [{"driver!": str, "pool!": str, "device!": str, "conditions": _CONDITIONS}],
 }
 _METADATA = {
     "name": str, "generateName": str, "namespace": str, "uid": str,
@@ -116,8 +118,14 @@ _POD_SPEC = {
     "nodeSelector": {_ANY_KEY: str},
     "schedulingGates": [{"name!": str}],
 }
+_CONTAINER_STATE = {"waiting": {"reason": str}, "terminated": {"reason": str}}
+_CONTAINER_STATUSES = [{"state": _CONTAINER_STATE, "restartCount": int}]
 _POD_STATUS = {
     "phase": str,
+    "reason": str,
+    "conditions": _CONDITIONS,
+    "containerStatuses": _CONTAINER_STATUSES,
+    "initContainerStatuses": _CONTAINER_STATUSES,
     "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}],
     "extendedResourceClaimStatus": {"resourceClaimName": str},
 }
@@ -133,7 +141,7 @@ SHAPES: Mapping[str, FieldShape] = {
     "ResourceClaim": {"spec!": _CLAIM_SPEC, "status": _CLAIM_STATUS},
     "ResourceClaimTemplate": {"spec!": {"metadata": _METADATA, "spec!": _CLAIM_SPEC}},
     "Pod": {"spec!": _POD_SPEC, "status": _POD_STATUS},
-    "Node": {"spec": _NODE_SPEC},
+    "Node": {"spec": _NODE_SPEC, "status": {"conditions": _CONDITIONS}},
     "DeviceTaintRule": {"spec!": _TAINT_RULE},
 }
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.versions import CURRENT, can_convert, convert, is_older
+from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import lint_claim_alignment
 from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.parameters import lint_class_config, lint_parameters
@@ -45,9 +47,17 @@ def key_of(body: JsonObject) -> Key:
 
 
 def lint_object(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
-    """What is wrong with one ResourceClaim, ResourceClaimTemplate, DeviceClass or Pod."""
+    """What is wrong with one ResourceClaim, ResourceClaimTemplate, DeviceClass or Pod.
+
+    What is written as in an older version of the API is judged as what it means in v1.
+    """
+    if is_older(body):
+        yield from _find_old_version(body)
+        if not can_convert(body):
+            return
+    written, body = body, convert(body)
     namespace, spec = key_of(body).namespace, body.get("spec") or {}
-    yield from find_unknown_fields(body)
+    yield from find_unknown_fields(body if is_older(written) else written)
     match body.get("kind"):
         case "ResourceClaim":
             yield from _lint_claim(spec, "spec", namespace, scope)
@@ -60,6 +70,13 @@ def lint_object(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
             is_scheduled = bool((body.get("status") or {}).get("phase"))
             spec = {**spec, "nodeName": ""} if is_scheduled else spec  # the scheduler has written it
             yield from lint_pod(spec, "spec", namespace, scope)
+
+
+def _find_old_version(body: JsonObject) -> Iterator[LintFinding]:
+    version = body["apiVersion"]
+    known = f"{CURRENT}; dranet validate --convert FILE writes it so"
+    fix = known if can_convert(body) else f"write it as {CURRENT}: no program can convert {version}"
+    yield LintFinding(rules.API_VERSION, "apiVersion", f"{version} is an older version of the API", fix)
 
 
 def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[LintFinding]:

@@ -17,11 +17,14 @@ from dranet.model.attributes import RDMA
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
 from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import DecodeFaultKind, Part, fields_of
 
 _LINE = re.compile(
     r"(config\[\d+\])(?: \(from .*?\))?\.parameters(.*?): (.*?)(?:; (did you mean .*))?", re.DOTALL
 )
 """A problem as :mod:`dranet.claims.config` reports it."""
+_STEP = re.compile(r"\.(\w+)", re.ASCII)
+"""A field of a path, not a place in a list."""
 _FAR = 1_000_000
 """Configs of a class are numbered from here; problems of them are reported at the class."""
 
@@ -132,7 +135,17 @@ def _to_finding(line: str, path: str) -> LintFinding:
         return LintFinding(rules.PARAMETERS, path.rstrip("."), line)
     config, field, text, fix = match.groups()
     where = f"{path}{config}.opaque.parameters{field}"
-    return LintFinding(rules.PARAMETERS, where, text, fix or "see docs/reference/parameters.md")
+    known = _list_fields(field) if text == DecodeFaultKind.UNKNOWN_FIELD.value and not fix else ""
+    return LintFinding(rules.PARAMETERS, where, text, fix or known or "see docs/reference/parameters.md")
+
+
+def _list_fields(field: str) -> str:
+    """The fields that there are where ``.interface.foo`` is none; empty where that is not known."""
+    part: type[Part] | None = NetworkConfig
+    for step in _STEP.findall(field)[:-1]:
+        known = fields_of(part).get(step) if part else None
+        part = known.part if known else None
+    return f"fields are {', '.join(fields_of(part))}" if part else ""
 
 
 def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[LintFinding]:

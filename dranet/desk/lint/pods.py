@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import lint_pod_alignment
+from dranet.desk.lint.demands import DemandKind, of_kind, read_demands, read_resources
 from dranet.desk.lint.fields import find_unknown_pod_fields
 from dranet.desk.lint.parameters import Asked, fixed_name, read_claim
 from dranet.desk.lint.rules import LintFinding, show, suggest
@@ -49,6 +50,7 @@ def lint_pod(
         text = f"nodeName: {spec['nodeName']} with claims of the pod"
         yield LintFinding(rules.NODE_NAME, f"{path}.nodeName", text, fix)
     yield from _lint_containers(spec, path, claims)
+    yield from _find_gpus_twice(spec, path, claims, scope)
     yield from lint_pod_alignment(spec, path, [(c.name, c.path, c.spec) for c in claims], scope)
 
 
@@ -192,6 +194,43 @@ def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) ->
             text = f"container {show(container['name'])} may lock no more memory than the runtime lets it"
             fix = "rdma.memlock: unlimited in the claim's parameters, or capability IPC_LOCK"
             yield LintFinding(rules.MEMLOCK, where, text, fix)
+
+
+def _find_gpus_twice(
+    spec: JsonObject, path: str, claims: Sequence[PodClaim], scope: Scope
+) -> Iterator[LintFinding]:
+    """Find GPUs by a claim next to those of an extended resource, of a device plugin or of a DeviceClass."""
+    resources = [one.demand for one in read_resources(spec, path, scope)]
+    for claim in claims:
+        demands = read_demands(_without_admin_access(claim.spec or {}), claim.path, scope)
+        for resource in of_kind(resources, DemandKind.GPU) if of_kind(demands, DemandKind.GPU) else ():
+            where = next(
+                (
+                    f"{at}.resources"
+                    for at, container in _containers(spec, path)
+                    if _asks(container, resource.name)
+                ),
+                path,
+            )
+            request = of_kind(demands, DemandKind.GPU)[0].name
+            text = (
+                f"asks for {resource.name}: {resource.number} and for GPUs by request {request} of claim "
+                f"{claim.name}: the pod gets both"
+            )
+            fix = f"leave {resource.name} out; or the request, if a device plugin gives the GPUs"
+            yield LintFinding(rules.GPU_TWICE, where, text, fix)
+
+
+def _without_admin_access(spec: JsonObject) -> JsonObject:
+    """Without the requests that only watch devices."""
+    devices = claim_devices(spec)
+    requests = [r for r in devices.get("requests") or () if not (r.get("exactly") or {}).get("adminAccess")]
+    return {**spec, "devices": {**devices, "requests": requests}}
+
+
+def _asks(container: JsonObject, resource: str) -> bool:
+    resources = container.get("resources") or {}
+    return any(resource in (resources.get(key) or {}) for key in ("limits", "requests"))
 
 
 def _wants_memlock(claim: PodClaim) -> bool:

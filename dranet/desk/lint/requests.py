@@ -9,7 +9,7 @@ from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import suggest_claim
 from dranet.desk.lint.demands import DemandKind, find_matching, of_kind, read_demand
-from dranet.desk.lint.rules import LintFinding, show, suggest
+from dranet.desk.lint.rules import LintFinding, find_misspelt, show, suggest
 from dranet.desk.lint.scope import (
     Alternative,
     Sample,
@@ -19,6 +19,7 @@ from dranet.desk.lint.scope import (
     expressions,
     iter_alternatives,
 )
+from dranet.desk.templates.chart_classes import VENDOR_CLASSES, build_chart_classes
 from dranet.model.attributes import CATALOGUE
 
 _KNOWN = frozenset(attribute.qualified for attribute in CATALOGUE)
@@ -41,10 +42,15 @@ def _find_class(alternative: Alternative, scope: Scope) -> Iterator[LintFinding]
     if not name or name in scope.classes:
         return
     where = f"{alternative.path}.deviceClassName"
+    usual = {*VENDOR_CLASSES, *(body["metadata"]["name"] for body in build_chart_classes(scope.driver))}
+    meant = "" if name in usual else find_misspelt(name, usual.union(scope.classes))
     if scope.is_live:
         fix = suggest(name, scope.classes, "kubectl get deviceclasses")
         yield LintFinding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", fix)
-    elif scope.classes:
+    elif meant:
+        text, fix = f"DeviceClass {show(name)} is not known", f"did you mean {meant}?"
+        yield LintFinding(rules.CLASS_MISSPELT, where, text, fix)
+    elif scope.classes and not scope.assumes_classes:
         fix = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
         yield LintFinding(
             rules.CLASS_NOT_PROVIDED, where, f"DeviceClass {show(name)} is not in the files", fix
@@ -97,7 +103,8 @@ def _is_bound_no_more(earlier: Alternative, later: Alternative, spec: JsonObject
 
 
 def _find_unknown_requests(spec: JsonObject, path: str, names: set[str]) -> Iterator[LintFinding]:
-    known = names | {name.partition("/")[0] for name in names}
+    requests = claim_devices(spec).get("requests") or ()
+    known = names | {request["name"] for request in requests}
     for kind in ("constraints", "config"):
         for number, entry in enumerate(claim_devices(spec).get(kind) or ()):
             for place, name in enumerate(entry.get("requests") or ()):

@@ -63,6 +63,22 @@ def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {by_lower[similar[0]]}?" if similar else otherwise
 
 
+_NEARLY = 0.85
+
+
+def find_misspelt(name: str, known: Iterable[str]) -> str:
+    """The one of ``known`` that ``name`` was meant to be; empty where they differ by more than a slip of the
+    fingers, or by a digit alone, as ``rail-0`` and ``rail-1`` do."""
+    letters = _without_digits(name)
+    others = [one for one in known if _without_digits(one) != letters]
+    similar = get_close_matches(name[:_SHOWN_MAX], others, n=1, cutoff=_NEARLY)
+    return similar[0] if similar else ""
+
+
+def _without_digits(name: str) -> str:
+    return "".join(letter for letter in name if not letter.isdigit())
+
+
 def show(value: object) -> str:
     """A name or another value, quoted and short."""
     text = str(value)
@@ -82,6 +98,12 @@ REFUSED = LintRule(
     _ERROR,
     "a name, a number of entries or a combination that the API does not take",
     "The API server refuses the object.",
+)
+API_VERSION = LintRule(
+    "api-version",
+    _ERROR,
+    "an object of an older version of resource.k8s.io (v1beta2, v1beta1, v1alpha3)",
+    "Kubernetes 1.34 and later serve only v1 by default, and kubectl finds no such kind.",
 )
 UNKNOWN_FIELD = LintRule(
     "unknown-field",
@@ -118,6 +140,12 @@ CLASS_MISSING = LintRule(
     _ERROR,
     "a DeviceClass that the cluster does not have (with --live)",
     "The pod stays Pending: no device can be chosen without the class.",
+)
+CLASS_MISSPELT = LintRule(
+    "class-misspelt",
+    _WARNING,
+    "a DeviceClass that is nearly one of the files, of the driver's chart or of a GPU vendor",
+    "The pod stays Pending unless the cluster has a class of this name.",
 )
 CLASS_NOT_PROVIDED = LintRule(
     "class-not-given",
@@ -202,6 +230,12 @@ BY_CHANCE = LintRule(
     _WARNING,
     "a pod with NICs of a claim and GPUs of a device plugin, but not all of the node",
     "The kubelet chooses the GPUs after the scheduler has chosen the NICs: their distance is luck.",
+)
+GPU_TWICE = LintRule(
+    "gpu-twice",
+    _WARNING,
+    "a pod that asks for GPUs by a claim and by an extended resource of its containers",
+    "It takes both: more GPUs than it needs, or it stays Pending where only one of the two drivers runs.",
 )
 NO_MATCH = LintRule(
     "no-match",
@@ -292,12 +326,14 @@ MEMLOCK = LintRule(
 RULES: tuple[LintRule, ...] = (
     SHAPE,
     REFUSED,
+    API_VERSION,
     UNKNOWN_FIELD,
     DUPLICATE,
     PARAMETERS,
     DRIVER_UNKNOWN,
     REQUEST_UNKNOWN,
     CLASS_MISSING,
+    CLASS_MISSPELT,
     CLASS_NOT_PROVIDED,
     TOO_MANY,
     ALTERNATIVE,
@@ -306,6 +342,7 @@ RULES: tuple[LintRule, ...] = (
     NEVER_SHARED,
     UNALIGNED,
     BY_CHANCE,
+    GPU_TWICE,
     NO_MATCH,
     SELECTOR,
     SELECTOR_COSTS,

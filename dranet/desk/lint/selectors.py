@@ -8,7 +8,7 @@ after a comparison is also evaluated. For a selector that does not compile, comm
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -103,12 +103,38 @@ _literals = lru_cache(maxsize=1024)(DeviceSelector.find_literals)
 
 def lint_class_selectors(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     """Lint the selectors of a DeviceClass, which are evaluated for every device of a node."""
+    yield from _without_consequences(_lint_class(body, scope))
+
+
+def _lint_class(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     placed = yield from _compile(body.get("spec") or {}, "spec", scope)
     yield from _find_failures(placed, scope, class_is_known=True)
 
 
 def lint_request_selectors(alternative: Alternative, scope: Scope) -> Iterator[LintFinding]:
     """Lint the selectors of a request; they only see devices that those of its class accept."""
+    yield from _without_consequences(_lint_request(alternative, scope))
+
+
+def _without_consequences(findings: Iterable[LintFinding]) -> Iterator[LintFinding]:
+    """One finding for a name that no device has: that it fails, and matches nothing, follows from it. Where a
+    given device shows the failure, that is the worse finding, and the name is the fix."""
+    found = list(findings)
+    unknown = {one.path: one for one in found if one.rule is rules.ATTRIBUTE_UNKNOWN}
+    shown = {one.path for one in found if one.rule is rules.SELECTOR_FAILS}
+    for one in found:
+        if one.rule is rules.SELECTOR_FAILS and one.path in unknown:
+            name = unknown[one.path]
+            yield LintFinding(one.rule, one.path, f"{one.text}; {name.text}", name.fix)
+        elif (one.rule is rules.ATTRIBUTE_UNKNOWN and one.path in shown) or (
+            one.rule is rules.SELECTOR_MAY_FAIL and one.path in unknown
+        ):
+            continue
+        elif one.rule is not rules.NO_MATCH or not (unknown or shown):
+            yield one
+
+
+def _lint_request(alternative: Alternative, scope: Scope) -> Iterator[LintFinding]:
     own = yield from _compile(alternative.demand, alternative.path, scope)
     of_class, is_known = class_selectors(alternative.class_name, scope)
     placed = (*of_class, *own)

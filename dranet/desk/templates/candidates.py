@@ -16,6 +16,7 @@ from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
+from dranet.desk.templates.chart_classes import MEMLOCK, PART_CLASSES, build_class
 from dranet.desk.templates.request import ClaimRequest, listed
 from dranet.errors import ClaimError, Reason
 from dranet.terminal import count_of
@@ -24,8 +25,6 @@ Classes = Mapping[str, JsonObject]
 """DeviceClasses by name."""
 
 _RDMA_CLASS, _NIC_CLASS, _GPU_CLASS = "dranet-rdma", "dranet-nic", "dranet-gpu"
-_PART_CLASSES = {"gpu.nvidia.com": "mig.nvidia.com"}
-"""Driver -> its class of parts of GPUs, where that is not the class of GPUs."""
 
 
 def nic_class_name(request: ClaimRequest, rdma: bool) -> str:
@@ -34,7 +33,7 @@ def nic_class_name(request: ClaimRequest, rdma: bool) -> str:
 
 def gpu_class_name(request: ClaimRequest, hardware: Hardware) -> str:
     """The user's choice; else ours for our own GPUs; else the driver's name, as vendors name their class."""
-    usual = _PART_CLASSES.get(hardware.gpu_driver) if request.gpu_part else None
+    usual = PART_CLASSES.get(hardware.gpu_driver) if request.gpu_part else None
     return request.gpu_class or usual or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
 
 
@@ -42,7 +41,7 @@ def select_gpus(request: ClaimRequest, hardware: Hardware) -> Iterator[str]:
     """Selectors for what the class may not distinguish. NVIDIA's own class of whole GPUs has no others."""
     if request.gpu_part:
         yield selectors.gpu_part(hardware.gpu_driver, request.gpu_part)
-    elif hardware.has_other_gpu_devices and gpu_class_name(request, hardware) not in _PART_CLASSES:
+    elif hardware.has_other_gpu_devices and gpu_class_name(request, hardware) not in PART_CLASSES:
         yield selectors.whole_gpu(hardware.gpu_driver)
 
 
@@ -53,7 +52,7 @@ def build_classes(
     driver = hardware.nic_driver
     classes = [_nic_class(nic_class_name(request, rdma), driver, rdma)]
     if request.gpus and hardware.has_own_gpus:
-        classes.append(_device_class(gpu_class_name(request, hardware), selectors.own_gpu(driver)))
+        classes.append(build_class(gpu_class_name(request, hardware), selectors.own_gpu(driver)))
     return tuple(one for one in classes if one["metadata"]["name"] not in known)
 
 
@@ -63,7 +62,7 @@ def assumed_classes(request: ClaimRequest, hardware: Hardware) -> dict[str, Json
         return {}
     name = gpu_class_name(request, hardware)
     selector = selectors.vendors_gpu_part if request.gpu_part else selectors.vendors_gpu
-    return {name: _device_class(name, selector(hardware.gpu_driver))}
+    return {name: build_class(name, selector(hardware.gpu_driver))}
 
 
 def select(spots: Sequence[Spot], class_name: str, known: Classes) -> tuple[Spot, ...]:
@@ -83,20 +82,8 @@ def _nic_class(name: str, driver: str, rdma: bool) -> JsonObject:
     """RDMA pins what it sends and receives, and the limit of most runtimes is too small for that. The class
     raises it, so that no claim has to, and none for GPUs does."""
     if not rdma:
-        return _device_class(name, selectors.nic_with_interface(driver))
-    made = _device_class(name, selectors.rdma_nic(driver))
-    parameters = {"rdma": {"memlock": "unlimited"}}
-    made["spec"]["config"] = [{"opaque": {"driver": driver, "parameters": parameters}}]
-    return made
-
-
-def _device_class(name: str, expression: str) -> JsonObject:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
-    }
+        return build_class(name, selectors.nic_with_interface(driver))
+    return build_class(name, selectors.rdma_nic(driver), driver, MEMLOCK)
 
 
 NotOffered = Mapping[str, Sequence[str]]

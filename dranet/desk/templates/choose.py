@@ -99,6 +99,8 @@ class Choice:
     """One node of each make, and the names of all that are alike."""
     known: Classes | None = None
     """DeviceClasses of the cluster; ``None`` where they were not asked for."""
+    assumes_classes: bool = False
+    """They are those that the chart installs: none were given."""
 
     @property
     def first_templates(self) -> tuple[JsonObject, ...]:
@@ -115,14 +117,17 @@ def choose_claim(
     hardware: Hardware,
     classes: Classes | None = None,
     not_offered: NotOffered | None = None,
+    *,
+    assumes_classes: bool = False,
 ) -> Choice:
-    """The manifests for ``ask`` on this hardware.
+    """The manifests for ``request`` on this hardware.
 
     Args:
-        ask: what is wanted.
+        request: what is wanted.
         hardware: that of every node.
         classes: DeviceClasses of the cluster, by name; ``None`` where they are not known.
-        held_back: NICs that the nodes have and do not offer.
+        not_offered: NICs that the nodes have and do not offer.
+        assumes_classes: the classes are those that the chart installs.
 
     Raises:
         NotAvailable: no node can give it, or no claim can express it.
@@ -134,7 +139,8 @@ def choose_claim(
             "--each-numa is for GPUs that a device plugin gives: a claim for GPUs aligns its NICs",
             hint="leave it out, or name the plugin's resource: --gpu-resource nvidia.com/gpu",
         )
-    candidates = find_candidates(request, hardware, not_offered or {}, known)
+    is_named = request.nic_class or request.gpu_class or not assumes_classes
+    candidates = find_candidates(request, hardware, not_offered or {}, known if is_named else {})
     makes = _makes(candidates.nodes)
     nodes = [node for node, _ in makes]
     written = build_classes(candidates.request, hardware, candidates.rdma, known)
@@ -160,6 +166,7 @@ def choose_claim(
         build_pods(candidates.request, best.shape),
         makes,
         classes,
+        assumes_classes,
     )
 
 
@@ -180,8 +187,18 @@ def _try_all(
 
 def _no_shape(candidates: Candidates, attempt: ShapeAttempt) -> NotAvailable:
     why = attempt.fault or next((t.refusal for t in attempt.trials if t.refusal), "")
-    hint = "ask for fewer devices" if attempt.fault else ""
-    return NotAvailable(f"no claim for {candidates.request.title} can be written: {why}", hint=hint)
+    return NotAvailable(
+        f"no claim for {candidates.request.title} can be written: {why}",
+        hint=_hint_smaller(candidates) if attempt.fault else "",
+    )
+
+
+def _hint_smaller(candidates: Candidates) -> str:
+    """``--per-node`` writes two claims where one has no room, and takes all that there is."""
+    request, nodes = candidates.request, candidates.nodes
+    whole = "--per-node takes all GPUs and NICs of a node, in two claims if need be"
+    is_whole = any((n.gpu_count, len(n.nics)) == (request.gpus, request.nics) for n in nodes)
+    return whole if is_whole else f"ask for fewer devices, or for all: {whole}"
 
 
 def _makes(nodes: Sequence[NodeHardware]) -> tuple[tuple[NodeHardware, tuple[str, ...]], ...]:
@@ -258,8 +275,9 @@ def _aligned_shapes(
             continue
         has_groups = any(relation.groups for relation in ladder)
         if request.nics > request.gpus and request.nics % request.gpus == 0 and not has_groups:
-            yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=True)
-        yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=False)
+            bundled = paired(defaults, request.gpus, request.nics, ladder, in_bundles=True, nodes=nodes)
+            yield from (bundled,) if bundled.constraints else ()
+        yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=False, nodes=nodes)
     if not defaults.never_equal:
         yield from _group_shapes(defaults, request, relations)
     yield from pinned_shapes(defaults, request, nodes)

@@ -34,6 +34,7 @@ def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
         f"Chosen: {choice.attempt.shape.title}. {' '.join(_why(choice))}".rstrip(),
         *_expect(choice),
         *_assumed(choice),
+        *_assumed_classes(choice),
         *_mounted(choice),
     ]
     if with_tried:
@@ -162,13 +163,13 @@ def _shares(choice: Choice) -> Iterator[str]:
 def _about_classes(choice: Choice) -> Iterator[str]:
     request, known = choice.candidates.request, choice.known or {}
     gpu_class = gpu_class_name(request, choice.hardware) if request.gpus else ""
-    used = [name for name in (nic_class_name(request, choice.candidates.rdma), gpu_class) if name in known]
-    if used:
+    used = [name for name in _class_names(choice) if name in known]
+    if used and not choice.assumes_classes:
         yield f"Used without a change, because the cluster has it: DeviceClass {' and '.join(used)}."
     if not gpu_class or gpu_class in known or choice.hardware.has_own_gpus:
         return
     yield f"The DeviceClass {gpu_class} is the one of the GPUs' driver."
-    if choice.known is not None:
+    if choice.known is not None and not choice.assumes_classes:
         yield "It is not among those that were read, and without it no pod starts: --gpu-class names another."
 
 
@@ -217,6 +218,23 @@ def _assumed(choice: Choice) -> Iterator[str]:
             f"of {assumption.platform.name}, by {assumption.platform.source}. The driver of this project "
             "publishes the places that the kernel reports, and then nothing is assumed."
         )
+
+
+def _assumed_classes(choice: Choice) -> Iterator[str]:
+    used = [name for name in _class_names(choice) if name in (choice.known or {})]
+    if used and choice.assumes_classes:
+        kind, them = ("DeviceClass", "it") if len(used) == 1 else ("DeviceClasses", "them")
+        yield (
+            f"Assumed: the cluster has the {kind} {' and '.join(used)}, as the driver's chart installs "
+            f"{them}. Classes that you give with -f FILE are used instead."
+        )
+
+
+def _class_names(choice: Choice) -> list[str]:
+    """The DeviceClass of the NICs, and that of the GPUs."""
+    request = choice.candidates.request
+    names = [nic_class_name(request, choice.candidates.rdma)]
+    return [*names, gpu_class_name(request, choice.hardware)] if request.gpus else names
 
 
 def _mounted(choice: Choice) -> Iterator[str]:

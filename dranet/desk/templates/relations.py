@@ -60,6 +60,11 @@ class Relation:
     every device without it, even where nothing else that it names is chosen."""
     key: _Key = field(default=lambda _: "", compare=False)
 
+    def count_gpus_with(self, node: NodeHardware, nics: int) -> int:
+        """How many GPUs of the node may have so many NICs each on this rung, all at once."""
+        of_gpus, of_nics = Counter(map(self.key, node.gpus)), Counter(map(self.key, node.nics))
+        return sum(min(of_gpus[key], of_nics[key] // nics) for key in of_gpus if key is not None)
+
     def has_room(self, node: NodeHardware, gpus: int, nics: int) -> bool:
         """Whether the node may have so many pairs on this rung alone. A scheduler would try every order of
         devices before it gives up, so what cannot be is not even tried."""

@@ -61,12 +61,12 @@ class ClaimRequest:
 
     @property
     def default_name(self) -> str:
-        """The name of the template, unless the user chooses one."""
+        """The name of the template, unless the user chooses one: ``2-gpus-1-nic``."""
         ending = "-rails" if self.rails else "-each-numa" if self.each_numa else ""
         if self.per_node:
             return f"whole-node{ending}"
-        gpus = f"{self.gpus}-gpu{'-part' if self.gpu_part else ''}-" if self.gpus else ""
-        return f"{gpus}{self.nics}-nic{ending}"
+        gpus = count_of(self.gpus, "gpu-part" if self.gpu_part else "gpu") + "-" if self.gpus else ""
+        return f"{gpus}{count_of(self.nics, 'nic')}{ending}".replace(" ", "-")
 
 
 def listed(reasons: Iterable[str], most: int = 4) -> str:

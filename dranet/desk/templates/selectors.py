@@ -28,6 +28,11 @@ def rdma_nic(driver: str) -> str:
     return f"{of_driver(driver)} && {a.RDMA.selector}"
 
 
+def rdma_without_interface(driver: str) -> str:
+    """For a DeviceClass: RDMA devices such as InfiniBand adapters and EFA."""
+    return f'{rdma_nic(driver)} && {_optional(a.IFNAME.name, _EMPTY)} == ""'
+
+
 def nic_with_interface(driver: str) -> str:
     """For a DeviceClass: hardware with a network interface."""
     interface = _optional(a.IFNAME.name, _EMPTY)

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dranet.desk.hardware.nodes import NodeHardware
 from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.relations import Group, Relation
@@ -129,6 +130,8 @@ class _Asked:
     gpu: str
     pin: str = ""
     """A selector of its own."""
+    relations: tuple[Relation, ...] = ()
+    """The rungs that it may reach."""
 
 
 def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[Distance] = ()) -> Shape:
@@ -222,16 +225,18 @@ def paired(
     *,
     in_bundles: bool,
     pins: Sequence[str] = (),
+    nodes: Sequence[NodeHardware] = (),
 ) -> Shape:
     """Each NIC with a GPU of its own, on the nearest rung that there is; GPUs in excess come last.
 
     Args:
-        parts: classes and selectors.
+        defaults: classes and selectors.
         gpus: how many.
         nics: how many.
-        rungs: the ladder, nearest first.
+        relations: the ladder, nearest first.
         in_bundles: all NICs of a GPU in one request, on one rung.
         pins: a selector for each NIC; with them they are called rails.
+        nodes: a rung that a request can reach on none of them is left out.
     """
     pairs = min(gpus, nics)
     each = nics // pairs if in_bundles else 1
@@ -242,6 +247,7 @@ def paired(
             each,
             _name("gpu", i % pairs, pairs),
             pins[i] if pins else "",
+            tuple(_reachable(relations, nodes, i, pairs, each)),
         )
         for i in range(number_of_requests)
     ]
@@ -249,7 +255,7 @@ def paired(
     seen: set[str] = set()
     groups = next((relation.groups for relation in relations if relation.groups), ())
     for one in asked:
-        requests.append(_nic_request(defaults, one, relations))
+        requests.append(_nic_request(defaults, one))
         if one.gpu not in seen:
             requests.append(_gpu_request(defaults, one.gpu, groups))
             seen.add(one.gpu)
@@ -263,6 +269,22 @@ def paired(
     bundle = f", {each} NICs for each GPU" if in_bundles and each > 1 else ""
     title = f"each NIC with a GPU {', or else '.join(relation.meaning for relation in relations)}{bundle}"
     return Shape(title, tuple(requests), tuple(constraints), relations=tuple(relations))
+
+
+def _reachable(
+    relations: Sequence[Relation], nodes: Sequence[NodeHardware], number: int, pairs: int, each: int
+) -> Iterable[Relation]:
+    """The rungs on which request ``number`` may get its NICs.
+
+    The requests before it take what is near first. So of the first NICs of each GPU as many are on a rung as
+    the node has pairs there, and a further NIC of a GPU only if the place of some GPU has so many.
+    """
+    turn, place = divmod(number, pairs)
+    for relation in relations:
+        is_certain = not relation.attribute or len(relations) == 1 or not nodes
+        before = 0 if turn else place
+        if is_certain or any(relation.count_gpus_with(node, turn + each) > before for node in nodes):
+            yield relation
 
 
 def pinned(defaults: RequestDefaults, nics: Sequence[str], gpus: Sequence[str], word: str = "nic") -> Shape:
@@ -304,8 +326,8 @@ def _alternative(name: str, class_name: str, number: int, expressions: Iterable[
     return {"name": name, "deviceClassName": class_name, **_selectors(expressions), **amount}
 
 
-def _nic_request(defaults: RequestDefaults, asked: _Asked, relations: Sequence[Relation]) -> JsonObject:
-    common = (*defaults.nic_selectors, asked.pin)
+def _nic_request(defaults: RequestDefaults, asked: _Asked) -> JsonObject:
+    common, relations = (*defaults.nic_selectors, asked.pin), asked.relations
     if len(relations) == 1 and not relations[0].groups:
         return _exactly(asked.name, defaults.nic_class, asked.count, common)
     options = [
@@ -349,7 +371,7 @@ def _constraints(
 ) -> Iterable[JsonObject]:
     if relation.attribute:
         of_gpu: dict[str, list[str]] = defaultdict(list)
-        for one in asked:
+        for one in (one for one in asked if relation in one.relations):
             of_gpu[one.gpu].append(f"{one.name}/{relation.name}" if is_ladder else one.name)
         for gpu, nics in of_gpu.items():
             yield {"matchAttribute": relation.attribute, "requests": [*nics, gpu]}

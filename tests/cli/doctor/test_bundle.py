@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.cli.doctor import bundle
-from dranet.cli.doctor import command as doctor
 from dranet.cli.doctor.bundle import Piece, find_names, pack
 from dranet.cli.doctor.examine import Examination
 from dranet.cli.doctor.peers import trim_event
@@ -42,7 +41,7 @@ def look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def examine(*_: object) -> Examination:
         return Examination(FINDINGS, seen)
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("dranet.cli.doctor.examine.examine", examine)
     monkeypatch.setenv("DRANET_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("DRANET_KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("DRANET_BIND_ADDRESS", "127.0.0.1:1")
@@ -112,7 +111,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, capsys: pytest.Ca
     file.write_text("mine")
     assert main(["doctor", "--bundle", str(file)]) == 2
     assert file.read_text() == "mine"
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["doctor", "--bundle", str(file), "--force", "--fail-on", "never"]) == 0
     assert "manifest.json" in read(file)
 
@@ -132,12 +131,12 @@ def test_a_root_that_is_read_only_is_told_before_anything_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "dranet.cli.doctor.bundle.os.access", lambda *_: False
+        "dranet.view.output.os.access", lambda *_: False
     )  # root may write to each folder else
     assert main(["doctor", "--bundle", str(tmp_path / "bundle.tgz")]) == 2
     told = capsys.readouterr().err
     assert "cannot be written" in told
-    assert "--bundle - >" in told
+    assert "write to standard output" in told
     assert "looking at" not in told
 
 
@@ -265,4 +264,4 @@ def test_an_archive_is_not_written_to_a_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["doctor", "--bundle", "-"]) == 2
     told = capsys.readouterr()
-    assert (told.out, "nothing for a terminal" in told.err) == ("", True)
+    assert (told.out, "a terminal cannot show an archive" in told.err) == ("", True)

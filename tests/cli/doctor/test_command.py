@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.doctor import command as doctor
 from dranet.cli.doctor.command import render
 from dranet.cli.doctor.examine import Examination
 from dranet.cli.main import main
@@ -44,12 +43,12 @@ def test_in_the_drivers_pod_it_takes_the_charts_settings_unless_others_are_named
         asked.append(settings)
         return found(FINE)
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("dranet.cli.doctor.examine.examine", examine)
     for name in ("chart", "mine"):
         (tmp_path / name).write_text(f"driver_name: {name}.example\n")
-    monkeypatch.setattr(doctor, "CHART_CONFIG", tmp_path / "none")
+    monkeypatch.setattr("dranet.view.options.NODE_CONFIG", tmp_path / "none")
     main(["doctor"])
-    monkeypatch.setattr(doctor, "CHART_CONFIG", tmp_path / "chart")
+    monkeypatch.setattr("dranet.view.options.NODE_CONFIG", tmp_path / "chart")
     main(["doctor"])
     main(["doctor", "--config", str(tmp_path / "mine")])
     assert [settings.driver_name for settings in asked] == ["dra.net", "chart.example", "mine.example"]
@@ -63,7 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, arguments: tuple[st
     def examine(*_: object) -> Examination:
         return found(*findings)
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("dranet.cli.doctor.examine.examine", examine)
     return main(["doctor", *arguments])
 
 
@@ -168,7 +167,7 @@ def test_settings_reach_the_examination(monkeypatch: pytest.MonkeyPatch) -> None
         seen.append(settings)
         return found()
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("dranet.cli.doctor.examine.examine", examine)
     assert main(["doctor", "--driver-name", "nic.example.com", "--bind-address", ":9999"]) == 0
     assert (seen[0].driver_name, seen[0].bind_address) == ("nic.example.com", ":9999")
     assert seen[0].node_name

@@ -15,6 +15,7 @@ from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.transport import access_from_url
+from dranet.desk.templates.chart_classes import build_chart_classes
 from testbed.apiserver.server import ApiServer
 from tests.data.gpu_slices import FILES, slices_file
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file, read_layout
@@ -72,11 +73,9 @@ def test_the_yaml_is_what_kubectl_applies_with_the_reasons_above(capsys: Capture
 
     assert (code, error) == (0, "")
     assert [entry["kind"] for entry in documents(text)] == [
-        "DeviceClass",
-        "DeviceClass",
         "ResourceClaimTemplate",
         "Pod",
-    ]
+    ], "the classes are those of the chart"
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert text.startswith("\n".join(comments))
     assert [line.split(":")[0] for line in comments if not line.startswith("#  ")] == [
@@ -85,8 +84,14 @@ def test_the_yaml_is_what_kubectl_applies_with_the_reasons_above(capsys: Capture
         "# Chosen",
         "# Expect",
         "# Distances",
+        "# Assumed",
     ]
+    assert "# Assumed: the cluster has the DeviceClasses dranet-rdma and dranet-gpu, as the" in text
     assert "# Expect: PIX on dgx-00, where 8 such pods fit" in text
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.replace("\n#  ", "").split())
 
 
 def test_json_is_a_list_of_the_same_objects(capsys: CaptureFixture) -> None:
@@ -163,7 +168,7 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
 
     assert (code, text) == (1, "")
     assert error == (
-        "dranet: DeviceNotFound: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
+        "dranet: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
         "node's uplink: enp39s0f0np0 carries a default route) "
         "(the most that can be had is --gpus 1 --nics 8)\n"
     )
@@ -175,13 +180,13 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--nics", "0"), "at least one NIC"),
         (("--gpus", "-1"), "no negative number"),
         (("--per-node", "--gpus", "4"), "--per-node takes all there is"),
-        (("--name", "Train"), "--name Train: is no name"),
-        (("--name", "a..b"), "--name a..b: is no name"),
+        (("--name", "Train"), "--name Train: is not a name"),
+        (("--name", "a..b"), "--name a..b: is not a name"),
         (("--name", "x" * 59), "is longer than 58 characters"),
-        (("--namespace", "team.a"), "--namespace team.a: is no name"),
+        (("--namespace", "team.a"), "--namespace team.a: is not a name"),
         (("--class", "x" * 254), "--class xxx"),
         (("--image", ""), "--image '': is empty"),
-        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is no name"),
+        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is not a name"),
         (("--gpu-resource", "nvidia.com/gpu", "--gpu-class", "h100"), "does not go with --gpu-class"),
         (("--each-numa", "--rails"), "--each-numa does not go with"),
         (("--facts", "/nonexistent.json"), "No such file"),
@@ -197,12 +202,53 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_the_class_of_rdma_nics_lets_them_lock_memory_and_no_other(capsys: CaptureFixture) -> None:
-    nic, gpu, *_ = documents(run(capsys, *facts("dgx-h100"))[1])
-    plain, *_ = documents(run(capsys, *facts("plain-server"), "--gpus", "0")[1])
+    """Of classes that are not the chart's."""
+    nic, gpu, *_ = documents(run(capsys, *facts("dgx-h100"), "--class", "rail", "--gpu-class", "card")[1])
+    plain, *_ = documents(run(capsys, *facts("plain-server"), "--gpus", "0", "--class", "plain")[1])
 
     opaque = {"driver": "dra.net", "parameters": {"rdma": {"memlock": "unlimited"}}}
     assert nic["spec"]["config"] == [{"opaque": opaque}]
     assert "config" not in {**gpu["spec"], **plain["spec"]}
+
+
+def test_a_class_of_the_chart_is_not_written_anew_under_another_meaning(capsys: CaptureFixture) -> None:
+    """``dranet-rdma-only`` would select every RDMA NIC from then on, for all claims that name it."""
+    code, text, _ = run(capsys, *facts("infiniband-only"), "--gpus", "0", "--class", "dranet-rdma-only")
+
+    assert code == 0
+    assert "DeviceClass" not in [entry["kind"] for entry in documents(text)]
+
+
+def test_more_than_a_claim_has_room_for_is_refused_with_the_flag_that_solves_it(
+    capsys: CaptureFixture,
+) -> None:
+    code, _, error = run(capsys, *facts("aws-p5"), "--gpus", "8", "--nics", "32")
+    assert code == 1
+    assert "it takes 40 devices, and 32 are the most in a claim (--per-node takes all" in error
+
+    code, _, error = run(capsys, *facts("aws-p5"), "--gpus", "6", "--nics", "32")
+    assert code == 1
+    assert "(ask for fewer devices, or for all: --per-node takes all" in error
+
+
+def test_an_alternative_that_can_never_match_is_left_out(capsys: CaptureFixture) -> None:
+    """A DGX H100 has one NIC with a link below the root of a GPU, and five on its NUMA node."""
+    template, _ = documents(run(capsys, *facts("dgx-h100"), "--nics", "9")[1])
+    assert template["metadata"]["name"] == "1-gpu-9-nics"
+    devices = template["spec"]["spec"]["devices"]
+    rungs = {
+        request["name"]: [one["name"] for one in request.get("firstAvailable", ())]
+        for request in devices["requests"]
+    }
+
+    assert rungs.pop("gpu") == []
+    assert rungs.pop("nic-0") == ["same-root", "same-numa", "any"]
+    assert [rungs[f"nic-{number}"] for number in range(1, 5)] == [["same-numa", "any"]] * 4
+    assert [rungs[f"nic-{number}"] for number in range(5, 9)] == [[]] * 4
+    assert [constraint["requests"] for constraint in devices["constraints"]] == [
+        ["nic-0/same-root", "gpu"],
+        [*(f"nic-{number}/same-numa" for number in range(5)), "gpu"],
+    ]
 
 
 def test_without_a_cluster_it_says_where_else_the_hardware_can_come_from(
@@ -215,7 +261,7 @@ def test_without_a_cluster_it_says_where_else_the_hardware_can_come_from(
 
     assert (code, text) == (2, "")
     assert "no cluster to ask" in error
-    assert "-f FILE, or --facts CAPTURE" in error
+    assert "-f FILE, or --capture CAPTURE" in error
 
 
 @pytest.mark.socket
@@ -231,13 +277,17 @@ def test_a_cluster_gives_the_same_as_its_slices_and_captures_beside_it_are_added
             async with ApiClient(access_from_url(server.url)) as admin:
                 for body in published:
                     await admin.create(paths.RESOURCE_SLICES, body)
+                for body in build_chart_classes():
+                    await admin.create(paths.DEVICE_CLASSES, body)
             server.write_kubeconfig(tmp_path / "kubeconfig")
             beside = (*cluster, *facts("azure-nd-h100-v5"))
             return [await asyncio.to_thread(run, capsys, *way) for way in (cluster, beside)]
 
     alone, beside = asyncio.run(serve())
-    assert alone == run(capsys, *facts("dgx-h100"))
-    assert beside == run(capsys, *facts("dgx-h100"), str(capture_file("azure-nd-h100-v5")))
+    assert "because the cluster has it: DeviceClass dranet-rdma and dranet-gpu" in unwrapped(alone[1])
+    assert documents(alone[1]) == documents(run(capsys, *facts("dgx-h100"))[1])
+    both = run(capsys, *facts("dgx-h100"), str(capture_file("azure-nd-h100-v5")))
+    assert documents(beside[1]) == documents(both[1])
 
 
 def test_rails_of_unlike_nodes_are_written_node_by_node(capsys: CaptureFixture) -> None:
@@ -248,10 +298,7 @@ def test_rails_of_unlike_nodes_are_written_node_by_node(capsys: CaptureFixture) 
     alone = run(capsys, *facts("hgx-b200"), "--per-node", "--rails")
     assert run(capsys, *both, "--node", "b200-00") == alone
     assert alone[0] == 0
-    assert (
-        "--node b200: there is no such node (did you mean b200-00?)"
-        in run(capsys, *both, "--node", "b200")[2]
-    )
+    assert "--node b200: no such node (did you mean b200-00?)" in run(capsys, *both, "--node", "b200")[2]
 
 
 @pytest.mark.parametrize("layout", CLAIMED_LAYOUTS)

@@ -666,6 +666,28 @@ def test_an_allocated_claim_has_its_distance_where_slices_are_known(explained: E
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (("claim", "pair", "-f", DGX), "name a capture with --capture"),
+        (
+            ("claim", "pair", "-f", CLUSTER, "--facts", DGX, "--node", "dgx"),
+            "no such node (did you mean dgx-00",
+        ),
+        (("claim", "pair", "-f", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
+        (("claim", "pair", "-f", CLUSTER, "--facts", "/nowhere.json"), "--capture /nowhere.json"),
+        (("claim",), "claim: name one claim or pod"),
+        (("claim", "a", "b"), "claim a b: name one claim or pod"),
+        (("clam", "pair"), "clam: not a kind that can be explained (did you mean claim"),
+    ],
+)
+def test_what_is_wrong_with_the_arguments_is_said_with_exit_code_2(
+    arguments: tuple[object, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *map(str, arguments)]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
         (
             ("claim", "pairs", "-f", CLUSTER),
             "ResourceClaim default/pairs does not exist (did you mean pair?)",
@@ -675,20 +697,43 @@ def test_an_allocated_claim_has_its_distance_where_slices_are_known(explained: E
         (("claim", "trainer", "-f", CLUSTER), "there is a pod of this name: dranet explain pod trainer"),
         (("pod", "pair", "-f", CLUSTER), "there is a claim of this name: dranet explain claim pair"),
         (("claim", "team-b/pair", "-f", CLUSTER), "did you mean team-a/pair"),
-        (("claim", "pair", "-f", DGX), "a capture is given with --facts"),
-        (
-            ("claim", "pair", "-f", CLUSTER, "--facts", DGX, "--node", "dgx"),
-            "no such node (did you mean dgx-00",
-        ),
-        (("claim", "pair", "-f", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
-        (("claim", "pair", "-f", CLUSTER, "--facts", "/nowhere.json"), "--facts /nowhere.json"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_is_said_with_exit_code_2(
+def test_what_does_not_exist_is_not_found_and_what_is_near_is_named(
     arguments: tuple[object, ...], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", *map(str, arguments)]) == 2
-    assert why in capsys.readouterr().err
+    assert main(["explain", *map(str, arguments)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("dranet: NotFound: ")
+    assert why in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("claim/pair",),
+        ("claims", "pair"),
+        ("resourceclaim", "pair"),
+        ("resourceclaims.resource.k8s.io/pair",),
+        ("claim", "team-a/pair"),
+    ],
+)
+def test_kinds_have_the_names_that_kubectl_knows(explained: Explain, words: tuple[str, ...]) -> None:
+    assert explained(*words, "-f", CLUSTER, "--capture", DGX) == explained(
+        "claim", "pair", "-f", CLUSTER, "--facts", DGX
+    )
+
+
+@pytest.mark.parametrize("words", [("po", "trainer"), ("pods/trainer",), ("pod/trainer",)])
+def test_so_has_the_pod(explained: Explain, words: tuple[str, ...]) -> None:
+    assert explained(*words, "-f", CLUSTER, "--facts", DGX) == explained(
+        "pod", "trainer", "-f", CLUSTER, "--facts", DGX
+    )
+
+
+def test_as_yaml_it_is_the_same_document(explained: Explain) -> None:
+    arguments = ("claim", "pair", "-f", CLUSTER, "--facts", DGX, "-o")
+    assert yaml.safe_load(explained(*arguments, "yaml")[1]) == json.loads(explained(*arguments, "json")[1])
 
 
 JSON = st.recursive(

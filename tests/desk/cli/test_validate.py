@@ -29,6 +29,7 @@ from testbed.apiserver.server import ApiServer
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
 
 ROOT = Path(__file__).parents[3]
+MISTAKES = str(ROOT / "tests/data/validate/mistakes.yaml")
 SCENARIOS = sorted((ROOT / "testbed" / "data" / "scenarios").glob("*.yaml"))
 MEANT_TO_FAIL = ("broken", "greedy")
 """Claims of scenarios that show what is refused."""
@@ -101,7 +102,10 @@ def test_programs_get_json(validate: Validate) -> None:
     (found,) = document["objects"]
 
     assert code == 0
-    assert document["summary"] == {"errors": 0, "warnings": 2, "notes": 0, "objects": 1, "devices": 0}
+    assert document["summary"] == {"errors": 0, "warnings": 1, "notes": 0, "objects": 1} | {
+        "devices": 0,
+        "assumedClasses": [],
+    }
     assert (found["kind"], found["name"], found["source"]) == (
         "DeviceClass",
         "nic",
@@ -223,7 +227,7 @@ def test_selectors_are_tried_on_captures(validate: Validate) -> None:
 def test_odds_and_claims_are_those_of_slices_and_captures(validate: Validate) -> None:
     data = ROOT / "tests" / "data"
     text = (data / "validate" / "unaligned.yaml").read_text()
-    slices = ("-f", str(data / "oci-gb200" / "gpu-slices.yaml"))
+    slices = ("--with", str(data / "oci-gb200" / "gpu-slices.yaml"))
     facts = ("--facts", str(data / "oci-gb200" / "capture.json"))
     code, out = validate(text, *slices, *facts, "-o", "json")
     findings = [finding for found in json.loads(out)["objects"] for finding in found["findings"]]
@@ -241,9 +245,13 @@ def test_bad_arguments_end_with_two(arguments: tuple[str, ...], capsys: pytest.C
     assert capsys.readouterr().err.startswith("dranet: ")
 
 
-def test_who_names_files_as_for_kubectl_is_told_how(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(("validate", "-f", "pod.yaml")) == 2
-    assert "name it without -f" in capsys.readouterr().err
+def test_files_can_be_named_as_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", MISTAKES]) == 1
+    plain = capsys.readouterr().out
+    assert main(["validate", "-f", MISTAKES]) == 1
+    assert capsys.readouterr().out == plain
+    assert main(["validate", "--with", MISTAKES]) == 2
+    assert "nothing to look at: name a file (-f FILE" in capsys.readouterr().err
 
 
 @pytest.mark.socket
@@ -276,7 +284,7 @@ def test_to_name_a_cluster_is_to_ask_it_and_each_device_counts_once(
     text = capsys.readouterr().out
     named = {**yaml.safe_load(text), "metadata": {"name": "dgx-00-1"}}
     (tmp_path / "slices.yaml").write_text(yaml.safe_dump(named))
-    ways = ((), ("-f", str(tmp_path / "slices.yaml")))
+    ways = ((), ("--with", str(tmp_path / "slices.yaml")))
 
     async def serve() -> list[tuple[int, str]]:
         async with ApiServer() as server:
@@ -507,3 +515,106 @@ def test_the_help_names_the_exit_codes() -> None:
         main(("validate", "--help"))
 
     assert "Exit code: 0 without errors, 1 with an error" in " ".join(shown.getvalue().split())
+
+
+# --- older versions of the API ---------------------------------------------------------------------------
+
+OLD = """\
+# The claim of our trainers.
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaimTemplate
+metadata: {name: old}
+spec: {spec: {devices: {requests: [{name: nic, deviceClassName: dranet-rdma, count: 2}]}}}
+"""
+POD = """\
+# A comment that stays.
+apiVersion: v1
+kind: Pod
+metadata: {name: p}   # and this
+spec: {containers: [{name: main, image: 'x'}]}
+"""
+TYPO = CLAIM.replace("deviceClassName: nic", "deviceClassName: dranet-rmda")
+
+
+def test_an_older_object_is_an_error_and_the_rest_is_judged(validate: Validate) -> None:
+    code, text = validate(f"{OLD}---{TYPO}")
+
+    assert code == 1
+    assert "error    apiVersion  [api-version]" in text
+    assert "fix: resource.k8s.io/v1; dranet validate --convert FILE writes it so" in text
+    assert "fix: did you mean dranet-rdma?" in text
+    assert "2 objects: 1 error, 1 warning\n" in text
+
+
+def test_what_is_converted_is_valid_and_everything_else_passes_unchanged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], validate: Validate
+) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(f"{OLD}---\n{POD}---\n{OLD.replace('name: old', 'name: new')}")
+    assert main(("validate", "--convert", str(file))) == 0
+    text, told = capsys.readouterr()
+
+    first, second, third = text.split("---\n")
+    assert first.startswith("# The claim of our trainers.\napiVersion: resource.k8s.io/v1\n")
+    assert second == POD
+    wanted = {"name": "nic", "exactly": {"deviceClassName": "dranet-rdma", "count": 2}}
+    assert yaml.safe_load(third)["spec"]["spec"]["devices"]["requests"] == [wanted]
+    assert told.count("converted ResourceClaimTemplate") == 2
+    assert validate(text)[0] == 0
+
+
+def test_items_of_lists_and_json_are_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, pod = yaml.safe_load(OLD), yaml.safe_load(POD)
+    typed = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaimTemplateList", "items": [old]}
+    for name, document in {
+        "a.json": {"apiVersion": "v1", "kind": "List", "items": [pod, old]},
+        "b.json": typed,
+        "c.json": pod,
+    }.items():
+        (tmp_path / name).write_text(json.dumps(document))
+
+    assert main(("validate", "--convert", str(tmp_path))) == 0
+    plain, typed, same = yaml.safe_load_all(capsys.readouterr().out)
+    assert plain["items"][0] == same == pod
+    assert plain["items"][1] == typed["items"][0]
+    assert plain["items"][1]["apiVersion"] == typed["apiVersion"] == "resource.k8s.io/v1"
+
+
+def test_what_cannot_be_converted_passes_unchanged_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(OLD.replace("v1beta1", "v1alpha2"))
+
+    assert main(("validate", "--convert", str(file))) == 1
+    text, told = capsys.readouterr()
+    assert yaml.safe_load(text) == yaml.safe_load(file.read_text())
+    assert "cannot convert ResourceClaimTemplate old of resource.k8s.io/v1alpha2" in told
+
+
+@pytest.mark.parametrize(
+    "text", [POD, f"{POD}---\n{CLAIM}", f"---\n{POD}...\n---\n# end\n{POD}", "%YAML 1.1\n---\na: b\n"]
+)
+def test_a_stream_in_which_nothing_changes_means_the_same(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(text)
+
+    assert main(("validate", "--convert", str(file))) == 0
+    converted, told = capsys.readouterr()
+    assert list(yaml.safe_load_all(converted)) == list(yaml.safe_load_all(text))
+    assert "nothing: every object is as in v1" in told
+
+
+# --- classes of the chart --------------------------------------------------------------------------------
+
+
+def test_without_any_class_those_of_the_chart_are_assumed_and_named(validate: Validate) -> None:
+    claim = CLAIM.replace("deviceClassName: nic", "deviceClassName: dranet-nic")
+    config = "config: [{opaque: {driver: dra.net, parameters: {interface: {mtuu: 1}}}}]"
+
+    note = "note: no DeviceClasses were given (--with FILE): dranet-nic assumed as in the charts"
+    assert validate(claim) == (0, f"1 object: nothing found\n{note}\n")
+    assert validate(claim.replace("}]}}", f"}}], {config}}}}}"))[0] == 1
+    assert "note:" not in validate(f"{CLASS}---{claim}")[1]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dranet.cel import Version
+from dranet.desk.kubeapi.versions import CURRENT
 from dranet.desk.lint import RULES, Key, Scope, find_shared_claims, lint_object
 from tests.desk.lint.objects import (
     A_NIC,
@@ -118,6 +119,57 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(NIC, is_live=True),
     ),
     ("class-not-given", claim(request(device_class="nik")), claim(request()), None),
+    (
+        "class-misspelt",
+        claim(request(device_class="dranet-rmda")),
+        claim(request(device_class="dranet-rail")),
+        None,
+    ),
+    (
+        "class-misspelt",
+        claim(request(device_class="gpu.nvidai.com")),
+        claim(request(device_class="gpu.example.com")),
+        scope(),
+    ),
+    (
+        "class-misspelt",  # but for a number, which makes another class
+        claim(request(device_class="strorage-nic-1")),
+        claim(request(device_class="storage-nic-2")),
+        scope(device_class(A_NIC, name="storage-nic-1")),
+    ),
+    (
+        "api-version",
+        {**claim(request()), "apiVersion": "resource.k8s.io/v1beta2"},
+        {**claim(request()), "apiVersion": "resource.k8s.io/v1"},
+        None,
+    ),
+    (
+        "gpu-twice",
+        pod(FAST, container={"resources": {"limits": {"nvidia.com/gpu": 1}}}),
+        pod(FAST, container={"resources": {"limits": {"example.com/licence": 1}}}),
+        scope(NIC, template(request(), request("gpu", device_class="gpu.nvidia.com"))),
+    ),
+    (
+        "gpu-twice",  # not where the claim only watches them
+        pod(FAST, container={"resources": {"requests": {"amd.com/gpu": 1}}}),
+        pod(
+            {"name": "fast", "resourceClaimTemplateName": "watch"},
+            container={"resources": {"requests": {"amd.com/gpu": 1}}},
+        ),
+        scope(
+            template(request("gpu", device_class="gpu.amd.com")),
+            template(request("gpu", device_class="gpu.amd.com", adminAccess=True), name="watch"),
+        ),
+    ),
+    (
+        "gpu-twice",  # a DeviceClass stands for the resource
+        pod(FAST, container={"resources": {"limits": {"gpu.intel.com/xe": 1}}}),
+        pod(FAST),
+        scope(
+            {**GPU, "spec": {**GPU["spec"], "extendedResourceName": "gpu.intel.com/xe"}},
+            template(request("gpu", device_class="gpu")),
+        ),
+    ),
     (
         "too-many-devices",
         claim(request(count=20), request("more", count=13)),
@@ -373,6 +425,56 @@ def test_what_does_not(rule: str, _bad: Any, good: dict[str, Any], known: Scope 
 
 def test_every_rule_is_tried() -> None:
     assert {case[0] for case in CASES} | ELSEWHERE == {rule.name for rule in RULES}
+
+
+def only(body: dict[str, Any], known: Scope) -> tuple[str, str, str]:
+    """The one finding: rule, text and fix."""
+    (finding,) = lint_object(body, known)
+    return finding.rule.name, finding.text, finding.fix
+
+
+def test_a_misspelt_domain_is_one_finding_with_the_name_that_was_meant() -> None:
+    body = claim(request("nic", 'device.attributes["dranet.net"].rdma'))
+    wanted = "did you mean dra.net/rdma?"
+
+    assert only(body, scope(NIC)) == ("attribute-unknown", "no device has dranet.net/rdma", wanted)
+    rule, text, fix = only(body, scope(NIC, ONE_NODE))
+    assert (rule, fix) == ("selector-fails", wanted)
+    assert text.startswith("fails on dra.net/a/d0 of node a: the device has no attribute")
+    assert text.endswith("; no device has dranet.net/rdma")
+    assert only(device_class('device.attributes["dranet.net"].rdma'), scope())[2] == wanted
+
+
+def test_a_flat_request_of_v1beta1_hides_nothing_and_has_no_follow_on_errors() -> None:
+    flat = {"name": "nic", "deviceClassName": "nic", "count": 40}
+    body = claim(flat, request("gpu"), constraints=constraint("nic", "gpu"))
+
+    found = [(f.rule.name, f.path) for f in lint_object({**body, "apiVersion": CURRENT}, scope(NIC))]
+    assert found == [
+        ("unknown-field", "spec.devices.requests[0].deviceClassName"),
+        ("unknown-field", "spec.devices.requests[0].count"),
+        ("too-many-devices", "spec.devices.requests"),
+    ]
+    older = {**body, "apiVersion": "resource.k8s.io/v1beta1"}
+    assert [f.rule.name for f in lint_object(older, scope(NIC))] == ["api-version", "too-many-devices"]
+
+
+def test_a_version_that_cannot_be_converted_is_not_judged_further() -> None:
+    rule, text, fix = only({**claim(request(count=40)), "apiVersion": "resource.k8s.io/v1alpha2"}, scope())
+    assert (rule, text) == ("api-version", "resource.k8s.io/v1alpha2 is an older version of the API")
+    assert fix.startswith("write it as resource.k8s.io/v1: no program can convert")
+
+
+def test_an_unknown_parameter_with_nothing_near_is_answered_with_the_fields_there_are() -> None:
+    body = claim(request(), config=[config({"rdma": {"zzz": 1}})])
+    assert only(body, scope(NIC)) == (
+        "parameters",
+        "unknown field",
+        "fields are managementDevices, memlock, forkSafe, hugePagesSafe",
+    )
+
+    outside = claim(request(), config=[config({"zzz": 1})])
+    assert only(outside, scope(NIC))[2].startswith("fields are profile, interface, routes")
 
 
 def test_without_the_class_nothing_is_certain() -> None:

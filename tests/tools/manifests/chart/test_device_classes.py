@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dranet.desk.cel.selector import DeviceSelector
+from dranet.desk.templates.chart_classes import CHART_CLASSES, build_chart_classes
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices
@@ -16,7 +17,6 @@ from dranet.settings import PublishGpus
 from tests.data.layouts import LAYOUTS, read_layout
 from tests.tools.manifests.chart.rendering import of_kind, render
 from tests.tools.manifests.chart.value_sets import OTHER_NAME
-from tools.manifests.chart_files import CLASSES
 
 DRIVERS = {"dra.net": {}, "nic.example.com": OTHER_NAME}
 
@@ -24,9 +24,12 @@ DRIVERS = {"dra.net": {}, "nic.example.com": OTHER_NAME}
 def selectors_of(driver: str) -> dict[str, DeviceSelector]:
     """By key of the class."""
     rendered = of_kind(render(DRIVERS[driver], name="dranet"), "DeviceClass")
-    assert len(rendered) == len(CLASSES)
+    assert len(rendered) == len(CHART_CLASSES)
     expressions = [item["spec"]["selectors"][0]["cel"]["expression"] for item in rendered]
-    return {known.key: DeviceSelector.compile(text) for known, text in zip(CLASSES, expressions, strict=True)}
+    return {
+        known.key: DeviceSelector.compile(text)
+        for known, text in zip(CHART_CLASSES, expressions, strict=True)
+    }
 
 
 def published(layout: str) -> Iterator[Device]:
@@ -59,7 +62,7 @@ def test_each_class_chooses_what_it_says_on_every_layout(driver: str) -> None:
                 *(["rdmaOnly"] if has_rdma and not has_interface else []),
                 *(["gpu"] if is_gpu else []),
             }, f"{layout}: {device.name}"
-    assert seen == {known.key for known in CLASSES}, "a class that chose nothing was not tried"
+    assert seen == {known.key for known in CHART_CLASSES}, "a class that chose nothing was not tried"
 
 
 def test_a_device_of_another_driver_is_never_chosen() -> None:
@@ -67,3 +70,12 @@ def test_a_device_of_another_driver_is_never_chosen() -> None:
     selectors = selectors_of("dra.net")
     for attributes in ({}, {"gpu.nvidia.com/type": "gpu"}):
         assert {key for key, one in selectors.items() if one.matches("gpu.nvidia.com", attributes)} == set()
+
+
+def test_the_classes_that_the_desk_assumes_are_those_that_the_chart_installs() -> None:
+    rendered = [
+        {"name": one["metadata"]["name"], "spec": one["spec"]}
+        for one in of_kind(render({}, name="dranet"), "DeviceClass")
+    ]
+    assumed = [{"name": one["metadata"]["name"], "spec": one["spec"]} for one in build_chart_classes()]
+    assert rendered == assumed

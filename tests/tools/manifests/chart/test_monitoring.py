@@ -6,7 +6,7 @@ import json
 
 from tests.tools.manifests.chart.rendering import JsonObject, find, render
 from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
-from tools.monitoring import RUNBOOK, list_alerts, read_dashboard, read_rules
+from tools.monitoring import RUNBOOK, list_alerts, read_dashboards, read_rules
 from tools.project import read_project
 
 RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
@@ -47,11 +47,14 @@ def test_templates_of_prometheus_are_left_to_prometheus() -> None:
     assert any("{{ $labels.node }}" in one["summary"] for one in told)
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_the_dashboards_are_whole() -> None:
     config_map = next(
         item for item in render(MONITORED) if item["metadata"]["name"].endswith("dashboard-json")
     )
-    assert json.loads(config_map["data"]["dranet.json"]) == read_dashboard()
+    rendered = {name: json.loads(text) for name, text in config_map["data"].items()}
+    assert rendered.keys() == {"dranet.json", "dranet-nodes.json", "dranet-workloads.json"}
+    assert [one["uid"] for one in rendered.values()] == [name.removesuffix(".json") for name in rendered]
+    assert sorted(map(str, rendered.values())) == sorted(map(str, read_dashboards()))
     assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 

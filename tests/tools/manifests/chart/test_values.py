@@ -11,13 +11,15 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from dranet import __version__
+from dranet.desk.templates.chart_classes import CHART_CLASSES, PREFIX
 from dranet.security.context import CAPABILITIES, MOUNTS
 from tests.tools.manifests.chart.rendering import CHART, REPOSITORY, helm
-from tools.manifests.chart_files import CLASSES, POLICIES, PREFIX, build_chart_files
+from tools.manifests.chart_files import POLICIES, build_chart_files
 from tools.manifests.chart_settings import free_settings
 from tools.manifests.pod_security import APPARMOR_TYPE, SELINUX_TYPE
 from tools.manifests.tenant_policy import POWERFUL_PATHS
 from tools.manifests.values import build_schema, list_values, mount_key, refused_values, walk
+from tools.monitoring import DASHBOARDS, RULES
 from tools.pages.chart import build_chart, render_plain_manifests, values_page
 
 TEXT = (CHART / "values.yaml").read_text()
@@ -53,7 +55,7 @@ def test_the_chart_is_of_the_version_of_the_driver() -> None:
 def test_nothing_of_the_chart_is_left_over_from_earlier() -> None:
     folder = CHART / "files"
     generated = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    by_hand = {"monitoring/rules.yaml", "monitoring/dashboard.json"}
+    by_hand = {f"monitoring/{file.name}" for file in (RULES, *DASHBOARDS)}
     assert generated == set(build_chart_files()) | by_hand
 
 
@@ -140,12 +142,14 @@ def test_defaults_that_the_code_declares_are_those_of_the_code() -> None:
     assert DEFAULTS["mounts"] == {mount_key(mount): True for mount in MOUNTS if mount.feature}
     assert DEFAULTS["admissionPolicies"].keys() == {policy.key for policy in POLICIES}
     assert DEFAULTS["admissionPolicies"]["tenants"]["fields"] == list(POWERFUL_PATHS)
-    assert DEFAULTS["deviceClasses"].keys() - {"create", "prefix", "extra"} == {one.key for one in CLASSES}
+    assert DEFAULTS["deviceClasses"].keys() - {"create", "prefix", "extra"} == {
+        one.key for one in CHART_CLASSES
+    }
 
 
 def test_the_help_of_a_class_has_its_name() -> None:
     about = {path: value.help for path, value in walk(list_values())}
-    for one in CLASSES:
+    for one in CHART_CLASSES:
         assert f"Default name: {PREFIX}{one.suffix}." in about[f"deviceClasses.{one.key}"]
 
 

@@ -1,9 +1,8 @@
-"""``dranet claims``: what is prepared and attached on this node, and whether the kernel agrees."""
+"""The claims that are prepared on this node: from the driver's store, and as the kernel has their links;
+as text and as a document."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +14,9 @@ from msgspec import Struct
 
 from dranet import files
 from dranet.driver.start_gate import StartGate
-from dranet.errors import DranetError, Reason, StoreError
+from dranet.errors import DranetError, NotFoundError, Reason, StoreError
 from dranet.kernel.attachment.links import Side, find_link, open_host_side, open_pod_side, read_link
 from dranet.kernel.namespaces.netns import open_netns
-from dranet.kernel.sysfs.files import read_boot_id
 from dranet.model.cpus import format_cpu_list
 from dranet.model.plan import (
     RECORD_VERSION,
@@ -43,13 +41,9 @@ from dranet.terminal import (
     CONTINUED,
     Screen,
     count_of,
-    find_screen,
     format_table,
-    never_fail_to_print,
-    print_document,
     printable,
 )
-from dranet.view.options import add_settings_flags, read_settings
 
 
 class State(StrEnum):
@@ -103,7 +97,8 @@ class NodeClaims(Struct, frozen=True):
 
 
 def look(state_dir: Path, boot_id: str) -> NodeClaims:
-    """Raises StoreError where there is no store, it may not be read, or has records of a newer driver."""
+    """Raises NotFoundError where there is no store, StoreError where it may not be read or has records of a
+    newer driver."""
     path = state_dir / "claims"
     rows, aside = _read_store(path)
     gate = StartGate(state_dir)
@@ -124,9 +119,9 @@ def _read_store(path: Path) -> tuple[Rows, list[UnreadableRecord]]:
         _, rows = folder.read({})
         return rows, folder.read_unreadable()
     except FileNotFoundError as error:
-        raise StoreError(
-            f"there is no store {path}: no driver has run here, or with another folder",
-            hint="--state-dir names the folder; on the node, or in the driver's pod",
+        raise NotFoundError(
+            f"the store {path} does not exist: no driver has run here, or it uses another folder",
+            hint="run it on the node or in the driver's pod; --state-dir names the folder",
         ) from error
     except OSError as error:
         hint = files.hint_for(error, otherwise="run it as root, or in the driver's pod")
@@ -194,98 +189,50 @@ def _find(plan: AttachPlan | None, home: Side, pod: Side | None) -> LinkPlace:
     return LinkPlace.HOST if seen.side is home else LinkPlace.POD
 
 
-_DESCRIPTION = """\
-Show the claims that are prepared on this node, where their devices are, and
-whether the kernel agrees. Reads the driver's store as it is on the disk,
-with or without a running driver; changes nothing. Needs root, to look
-into the network namespaces of pods.
-"""
+def find_claims(claims: Sequence[SeenClaim], name: str) -> list[SeenClaim]:
+    """The claims that ``name`` names: a claim, its pod, or the UID of either, with ``NAMESPACE/`` or
+    ``pod/`` before a name; else the only one of which it is the beginning.
 
-_EPILOG = """\
-States:
-  attached      every link is in its pod
-  waiting       prepared; the sandbox of its pod does not run yet, or no more
-  prepared      nothing of it moves into the pod (GPUs, admin access)
-  incomplete    its pod's namespace lacks a link
-  orphaned      its pod's namespace is gone; the driver gives the devices back
-  placed        the namespace could not be looked into
-  earlier boot  of before the last reboot; the driver forgets it
+    Raises:
+        NotFoundError: none, or the beginning of several.
+    """
+    pods_only, wanted = name.startswith("pod/"), name.removeprefix("pod/").removeprefix("claim/")
+    exact = [seen for seen in claims if wanted in _list_names(seen, pods_only=pods_only)]
+    if exact:
+        return exact
+    begun = [
+        seen for seen in claims if any(n.startswith(wanted) for n in _list_names(seen, pods_only=pods_only))
+    ]
+    if len(begun) == 1:
+        return begun
+    known = ", ".join(f"{seen.record.claim.namespace}/{seen.record.claim.name}" for seen in begun or claims)
+    if begun:
+        raise NotFoundError(f"{name} is the beginning of several: {known}")
+    raise NotFoundError(
+        f"no claim or pod {name} is prepared on this node", hint=f"prepared are {known}" if known else ""
+    )
 
-Exit code: 0 when it could be read, 1 when the store cannot be read or has no
-such claim, 2 when arguments or settings are wrong.
-"""
+
+def _list_names(seen: SeenClaim, *, pods_only: bool) -> tuple[str, ...]:
+    ref, pod = seen.record.claim, seen.record.pod
+    of_pod = (pod.name, f"{pod.namespace}/{pod.name}", pod.uid)
+    return of_pod if pods_only else (ref.name, f"{ref.namespace}/{ref.name}", ref.uid, *of_pod)
+
 
 _GOOD = (State.ATTACHED, State.PREPARED, State.WAITING)
-
-
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "claims",
-        help="what is prepared and attached on this node, also while no driver runs",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [-o FORM] [CLAIM] [settings]",
-    )
-    parser.add_argument(
-        "claim",
-        nargs="?",
-        metavar="CLAIM",
-        help="all about one: NAME, NAMESPACE/NAME, its UID, or its pod's UID",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "wide", "json"),
-        metavar="FORM",
-        default="table",
-        help="table (default); wide: with UIDs, sandboxes, gates and leases; json: everything known",
-    )
-    parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
-    add_settings_flags(
-        parser.add_argument_group("settings", "as for dranet run"), ("state_dir", "procfs_root")
-    )
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
-    settings = read_settings(options)
-    node = look(settings.state_dir, read_boot_id(settings.procfs_root))
-    claims = [seen for seen in node.claims if not options.claim or _is_named(seen, options.claim)]
-    if options.claim and not claims:
-        is_unreadable = any(options.claim == row.claim_uid for row in node.quarantine)
-        raise StoreError(
-            f"the record of claim {options.claim} cannot be read: see dranet claims"
-            if is_unreadable
-            else f"no claim {options.claim} is prepared on this node"
-        )
-    if options.output == "json":
-        print_document(json.dumps(build_document(node, claims), indent=2))
-    else:
-        never_fail_to_print()
-        screen = find_screen()
-        lines = _iter_details(claims) if options.claim else _iter_lines(node, claims, options, screen)
-        print("\n".join(lines))
-    return 0
-
-
-def _is_named(seen: SeenClaim, name: str) -> bool:
-    ref, pod = seen.record.claim, seen.record.pod
-    return name in (ref.name, f"{ref.namespace}/{ref.name}", ref.uid, pod.uid)
 
 
 # --- as text --------------------------------------------------------------------------------------------
 
 
-def _iter_lines(
-    node: NodeClaims, claims: Sequence[SeenClaim], options: argparse.Namespace, screen: Screen
-) -> Iterator[str]:
-    if claims:
-        yield from _table(claims, screen, is_wide=options.output == "wide")
+def draw_claims(node: NodeClaims, screen: Screen, *, is_wide: bool) -> Iterator[str]:
+    """A table and the sum."""
+    if node.claims:
+        yield from _table(node.claims, screen, is_wide=is_wide)
         yield ""
-    yield _sum_up(claims)
+    yield _sum_up(node.claims)
     for row in node.quarantine:
-        yield f"quarantined: the record of claim {printable(row.claim_uid)}: {printable(row.why)}"
+        yield screen.red(f"quarantined: the record of claim {printable(row.claim_uid)}: {printable(row.why)}")
 
 
 def _table(claims: Sequence[SeenClaim], screen: Screen, *, is_wide: bool) -> Iterator[str]:
@@ -294,7 +241,7 @@ def _table(claims: Sequence[SeenClaim], screen: Screen, *, is_wide: bool) -> Ite
     first, *blocks = format_table([name for name, _ in columns], rows, screen.columns)
     yield from map(screen.bold, first)
     for seen, block in zip(claims, blocks, strict=True):
-        yield from block if seen.state in _GOOD else map(screen.bold, block)
+        yield from block if seen.state in _GOOD else map(screen.yellow, block)
 
 
 def _link(seen: SeenDevice) -> str:
@@ -346,7 +293,7 @@ def _sum_up(claims: Sequence[SeenClaim]) -> str:
     return f"{count_of(len(claims), 'claim')} prepared on this node: {counted}"
 
 
-def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
+def draw_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
     for number, seen in enumerate(claims):
         if number:
             yield ""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.cli.claims import look
 from dranet.cli.main import main
+from dranet.cli.prepared_claims import look
 from dranet.errors import StoreError
 from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality
 from dranet.store.claim_store import ClaimStore
@@ -49,7 +49,7 @@ def show(
     """Run the command on the node: its exit code, output and errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        given = ["claims", *arguments, "--state-dir", str(tmp_path / "state"), "--procfs-root", str(boot)]
+        given = ["prepared", *arguments, "--state-dir", str(tmp_path / "state"), "--procfs-root", str(boot)]
         code = node.run(lambda: main(given))
         said = capsys.readouterr()
         return code, said.out, said.err
@@ -131,7 +131,7 @@ def test_a_claim_is_found_by_name_uid_or_pod_with_all_that_is_known(
     )
     bench.store.put(replace(record, devices=(leased,)))
     assert bench.run_sandbox(sandbox(pod))
-    for name in ("training", "default/training", "pod-uid"):
+    for name in ("training", "default/training", "claim/train", "pod", "pod/po", "default/pod", "pod-uid"):
         code, out, _ = show(name)
         assert code == 0
         assert "state      attached\n" in out
@@ -140,7 +140,7 @@ def test_a_claim_is_found_by_name_uid_or_pod_with_all_that_is_known(
         assert "lease    10.0.0.5/24 (3" in out
         assert "cpus     0 (rps)\n             interrupts before: 2 on 0-7, 1 on 4\n" in out
     code, _, err = show("nobody")
-    assert (code, "no claim nobody" in err) == (1, True)
+    assert (code, "NotFound: no claim or pod nobody is prepared" in err) == (1, True)
 
 
 def test_what_an_earlier_boot_left_and_what_cannot_be_read_is_told_apart(
@@ -182,6 +182,7 @@ def test_a_record_that_was_set_aside_is_shown_until_it_is_removed(
 def test_no_store_and_a_newer_record_are_named(show: Show, tmp_path: Path) -> None:
     code, out, err = show()
     assert (code, out) == (1, "")
+    assert "NotFound: the store" in err
     assert "no driver has run here" in err
     path = tmp_path / "state" / "claims"
     with closing(ClaimStore(path)) as store:
@@ -190,7 +191,7 @@ def test_no_store_and_a_newer_record_are_named(show: Show, tmp_path: Path) -> No
     write_newer(path)
     code, out, err = show()
     assert (code, out) == (1, "")
-    assert "StoreOfNewerDriver" in err
+    assert "has records of version" in err
 
 
 @pytest.mark.parametrize("kind", ["a named pipe", "a symbolic link"])

@@ -1,0 +1,74 @@
+"""The parser of every command: kubectl's habits where those of argparse are others.
+
+An option is never guessed from its beginning; what is unknown is refused with the nearest name. The settings
+of the driver, 15 to 40 lines in each command, are listed by ``--help-all`` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+EXIT_BAD_ARGUMENTS = 2
+_LEAST_CONTAINED = 3
+
+
+class Parser(argparse.ArgumentParser):
+    """Its subparsers are of this class too."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(**options)
+        self.shows_settings = False
+
+    def format_help(self) -> str:
+        """Leave the settings out, unless ``--help-all`` was given."""
+        from dranet.view.options import SETTINGS_GROUP  # not for --version, nor for a probe
+
+        groups = self._action_groups
+        if not self.shows_settings:
+            self._action_groups = [group for group in groups if group.title != SETTINGS_GROUP]
+        try:
+            return super().format_help()
+        finally:
+            self._action_groups = groups
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse what is unknown here, in the parser whose options are near it."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._describe_unknown(unknown[0]))
+        return known, unknown
+
+    def _describe_unknown(self, argument: str) -> str:
+        if not argument.startswith("-"):
+            return f"unexpected argument {argument!r}"
+        name = argument.partition("=")[0]
+        return f"unknown option {name}{suggest(name, self._option_string_actions)}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        names = list(map(str, choices))
+        hint = suggest(str(value), names) or f" (one of {', '.join(names)})"
+        raise argparse.ArgumentError(action, f"unknown value {str(value)!r}{hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and where help is, without the usage."""
+        print(f"dranet: {message}\nSee '{self.prog} --help' for usage.", file=sys.stderr)
+        self.exit(EXIT_BAD_ARGUMENTS)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``: did you mean --gpus?``: the shortest name that contains it, else a near one, else nothing."""
+    from difflib import get_close_matches  # not for a probe that starts every few seconds
+
+    word, names = name.strip("-"), sorted(known, key=lambda one: (len(one), one))
+    longer = [one for one in names if len(word) >= _LEAST_CONTAINED and word in one]
+    near = longer or get_close_matches(name, names, n=1)
+    return f": did you mean {near[0]}?" if near else ""
