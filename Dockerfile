@@ -6,10 +6,14 @@
 FROM --platform=$BUILDPLATFORM debian:trixie-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 python3-pip
 WORKDIR /source
-COPY LICENSE requirements.lock ./
+COPY LICENSE pyproject.toml requirements.lock ./
+COPY testbed/debian testbed/debian
+COPY tools/project.py tools/project.py
 COPY tools/image tools/image
 COPY dranet dranet
 ARG TARGETARCH
+# 1: fail if Debian no longer serves a locked package, instead of taking its newest version with a warning.
+ARG LOCKED
 RUN --mount=type=cache,target=/root/.cache/dranet \
     python3 -B -m tools.image rootfs --output /image ${TARGETARCH:+--arch ${TARGETARCH}}
 
@@ -28,4 +32,7 @@ ARG VERSION
 LABEL org.opencontainers.image.title="dranet" \
       org.opencontainers.image.description="Kubernetes DRA network driver" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.url="https://github.example.com/dranet/dranet" \
+      org.opencontainers.image.source="https://github.example.com/dranet/dranet" \
+      org.opencontainers.image.documentation="https://github.example.com/dranet/dranet/blob/v${VERSION}/docs/README.md"

@@ -14,9 +14,10 @@ KUBE_VERSION ?=
 HARDWARE ?= dgx-h100
 NODES ?= 1
 ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
+OUTPUT  ?= build/image-$(ARCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
+.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs pictures bench rootfs image image-lock release-dry-run clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -102,6 +103,10 @@ proto: setup ## regenerate dranet/pb, e2e/pb and testbed/pb from proto/
 docs: setup ## regenerate what is generated: reference pages, outputs in pages, chart, deploy/, examples
 	$(BIN)/python -m tools.pages.reference docs
 
+pictures: setup ## draw the pictures of the docs again: the status page, and the dashboards from a run of the testbed
+	$(BIN)/python -m tests.driver.page
+	$(BIN)/python -m tests.tools.monitoring.pictures
+
 lock: setup ## update the locks of dependencies, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --python-platform linux --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --no-emit-package argcomplete pyproject.toml -o requirements.lock
@@ -111,13 +116,18 @@ lock: setup ## update the locks of dependencies, with hashes and without address
 	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
 
 rootfs: setup ## build the image's root filesystem and archive without a container engine, into build/image-ARCH (amd64, arm64)
-	@$(BIN)/python -m tools.image rootfs --output build/image-$(ARCH) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
+	@$(BIN)/python -m tools.image rootfs --output $(OUTPUT) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
 
 image: ## build the container image with docker, podman or buildah
 	@tools/image/with-engine dranet $(ARCH)
 
 image-lock: setup ## update the lock of the Debian packages of the image, and list what is newer
 	@$(BIN)/python -m tools.image lock
+
+RELEASE ?= build/release
+
+release-dry-run: setup ## make a whole release into RELEASE=build/release, and publish nothing; LOCKED=1 as the workflow does it
+	@$(BIN)/python -m tools.release build --output $(RELEASE)
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet

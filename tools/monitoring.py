@@ -1,4 +1,4 @@
-"""The alerts, recording rules and dashboard of the chart, as the pages and the tests read them.
+"""The alerts, recording rules and dashboards of the chart, as the pages and the tests read them.
 
 The files in ``charts/dranet/files/monitoring`` are the source; nothing here writes them.
 """
@@ -18,7 +18,7 @@ JsonObject = dict[str, Any]
 
 FOLDER = Path(__file__).parents[1] / "charts/dranet/files/monitoring"
 RULES = FOLDER / "rules.yaml"
-DASHBOARD = FOLDER / "dashboard.json"
+DASHBOARDS = sorted(FOLDER.glob("dashboard*.json"))
 
 SEVERITIES = ("critical", "warning", "info")
 RUNBOOK = "docs/reference/alerts.md"
@@ -104,12 +104,12 @@ def _read_comments() -> Mapping[str, str]:
     }
 
 
-def read_dashboard() -> JsonObject:
-    """Return the dashboard as Grafana reads it."""
-    dashboard: JsonObject = json.loads(DASHBOARD.read_text())
-    return dashboard
+def read_dashboards() -> list[JsonObject]:
+    """Return the dashboards as Grafana reads them."""
+    return [json.loads(file.read_text()) for file in DASHBOARDS]
 
 
-def list_panels() -> list[JsonObject]:
-    """Return the panels of the dashboard, without the headings of its rows."""
-    return [panel for panel in read_dashboard()["panels"] if panel["type"] != "row"]
+def list_panels(*dashboards: JsonObject) -> list[JsonObject]:
+    """Return the panels of these dashboards, or of all, without the headings of rows."""
+    chosen = dashboards or read_dashboards()
+    return [panel for one in chosen for panel in one["panels"] if panel["type"] != "row"]

@@ -30,7 +30,8 @@ _STYLE = """
 .muted{fill:#5d6874}
 .axis{stroke:#c3cad3;stroke-width:1}
 .l0{fill:#0072b2}.l1{fill:#56b4e9}.l2{fill:#009e73}.l3{fill:#f0c04a}.l4{fill:#d55e00}
-.on0,.on2{fill:#ffffff}.on1,.on3,.on4{fill:#101418}
+.best{fill:#0072b2}
+.on0,.on2,.onbest{fill:#ffffff}.on1,.on3,.on4{fill:#101418}
 .aligned{fill:#0072b2;stroke:#0072b2}
 .random{fill:#d55e00;stroke:#d55e00}
 @media (prefers-color-scheme:dark){
@@ -76,7 +77,6 @@ def _levels(machines: Mapping[str, Any], top: float) -> tuple[list[str], float]:
     """One bar for each machine: how far the NICs of jobs are from their GPUs, chosen at random; and where it
     ends."""
     lines = [*_head(top, 16, "Chosen at random", "Share of pairs by how far a job's NICs are from its GPUs")]
-    used = sorted({int(found) for machine in machines.values() for found in machine["random"]["levels"]})
     for row, machine in enumerate(machines.values()):
         y = top + 36 + row * _ROW
         lines.append(_text(_LEFT, y + 13, machine["title"], 13))
@@ -84,9 +84,9 @@ def _levels(machines: Mapping[str, Any], top: float) -> tuple[list[str], float]:
         x = float(_LEFT)
         for found, share in sorted(machine["random"]["levels"].items(), key=lambda item: int(item[0])):
             width = share * (_RIGHT - _LEFT)
-            lines += _segment(x, y + 19, width, int(found), share)
+            lines += _segment(x, y + 19, width, int(found), share, _color(machine, int(found)))
             x += width
-    legend, end = _legend(used, top + 36 + len(machines) * _ROW + 20)
+    legend, end = _legend(machines, top + 36 + len(machines) * _ROW + 20)
     return [*lines, *legend], end
 
 
@@ -95,14 +95,27 @@ def _near(machine: Mapping[str, Any]) -> float:
     return sum(float(share) for found, share in shares.items() if int(found) <= near)
 
 
-def _segment(x: float, y: float, width: float, found: int, share: float) -> Iterator[str]:
+def _color(machine: Mapping[str, Any], found: int) -> str:
+    """``best`` for what counts as aligned on the machine, else the class of the distance."""
+    return "best" if found <= Distance[machine["near"]] else f"l{found}"
+
+
+def _segment(x: float, y: float, width: float, found: int, share: float, color: str) -> Iterator[str]:
     name = f"{Distance(found).name} {share:.0%}"
-    yield f'<rect class="l{found}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_THICK}"/>'
+    yield f'<rect class="{color}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_THICK}"/>'
     if text_width(name, 12) + 8 <= width:
-        yield _text(x + width / 2, y + 14.5, name, 12, f"on{found}", anchor="middle")
+        yield _text(x + width / 2, y + 14.5, name, 12, f"on{color.removeprefix('l')}", anchor="middle")
 
 
-def _legend(used: list[int], y: float) -> tuple[list[str], float]:
+def _legend(machines: Mapping[str, Any], y: float) -> tuple[list[str], float]:
+    """What the colours mean. A distance that is the best wherever it occurs has the colour of the best."""
+    pairs = (
+        (int(found), _color(one, int(found)))
+        for one in machines.values()
+        for found in one["random"]["levels"]
+    )
+    colors = dict(sorted(pairs, key=lambda pair: pair[1] != "best"))
+
     words = {
         0: "same switch",
         1: "several switches",
@@ -110,13 +123,14 @@ def _legend(used: list[int], y: float) -> tuple[list[str], float]:
         3: "same NUMA node",
         4: "other NUMA node",
     }
+    entries = [("best", "as close as the machine allows")]
+    entries += [(color, f"{Distance(found).name}: {words[found]}") for found, color in sorted(colors.items())]
     lines, x = [], float(_LEFT)
-    for found in used:
-        text = f"{Distance(found).name}: {words[found]}"
+    for color, text in entries:
         width = 17 + text_width(text, 12)
         if x + width > _RIGHT:
             x, y = float(_LEFT), y + 22
-        lines.append(f'<rect class="l{found}" x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12"/>')
+        lines.append(f'<rect class="{color}" x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12"/>')
         lines.append(_text(x + 17, y, text, 12, "muted"))
         x += width + 16
     return lines, y

@@ -1,4 +1,4 @@
-"""The CEL engine (cel-expr-python, an optional extra), set up for the device dialect at first use.
+"""The CEL engine (cel-expr-python), set up for the device dialect at first use.
 
 Its own configuration switches on the extensions that Kubernetes has, and comparisons across number types,
 which its checker refuses and its evaluator knows. The rest is declared (:mod:`dranet.cel.library`).
@@ -77,7 +77,7 @@ def _environment(variables: Variables) -> Any:
     except ImportError as error:
         raise CelError(
             "CEL expressions need an engine that is not installed",
-            hint="install the package cel-expr-python, or dranet with its extra filter (on a node) or desk",
+            hint="install the package cel-expr-python, which pip install dranet brings along",
             reason=Reason.MISSING_FEATURE,
         ) from error
     from dranet.cel.library import FUNCTIONS, declare, to_text

@@ -88,7 +88,7 @@ def complete_for_kubectl() -> NoReturn:
 def _complete(words: list[str], **options: Any) -> None:
     argcomplete.autocomplete(
         _build_parser(words),
-        always_complete_options="long",
+        always_complete_options=False,
         default_completer=_FileCompleter(),
         **options,
     )

@@ -61,20 +61,23 @@ class ApiMetrics:
         verbs = one_of(VERBS)
         self.requests = r.counter(
             "dranet_api_requests_total",
-            "requests to the API server, each try. A `watch` is counted when it begins, so this also counts "
-            "watches that were restarted",
+            "Requests to the API server, counting each attempt; a `watch` is counted when it begins, so each "
+            "restart of a watch counts",
             {
                 "verb": verbs,
                 "resource": one_of(RESOURCES),
-                "code": "HTTP status, or `none` where no answer came",
+                "code": "HTTP status, or `none` without a response",
             },
         )
         self.seconds = r.histogram(
-            "dranet_api_request_seconds", "how long the head of the answer took", {"verb": verbs}, API_BUCKETS
+            "dranet_api_request_seconds",
+            "Time in seconds until the API server's response headers arrived",
+            {"verb": verbs},
+            API_BUCKETS,
         )
         self.retries = r.counter(
             "dranet_api_retries_total",
-            "requests that were sent again",
+            "Requests to the API server that were sent again",
             {
                 "cause": one_of(
                     Retry, throttled="the server asked for a delay", unauthorized="with a new token"
@@ -83,7 +86,7 @@ class ApiMetrics:
         )
         self.errors = r.counter(
             "dranet_api_errors_total",
-            "calls to the API server that failed, each try",
+            "Failed requests to the API server, counting each attempt",
             {"reason": "[one of these](../operations/troubleshooting.md#reasons)"},
         )
 
@@ -103,15 +106,15 @@ class ReportMetrics:
         kinds = {"kind": "`status`, `event`"}
         self.dropped = r.counter(
             "dranet_reports_dropped_total",
-            "claim statuses and Events given up: found invalid, or too many waiting",
+            "Claim statuses and Events that were dropped because they were invalid or too many were waiting",
             kinds,
         )
         self.waiting = r.gauge(
-            "dranet_reports_waiting", "claim statuses and Events that wait to be written", kinds
+            "dranet_reports_waiting", "Claim statuses and Events waiting to be written", kinds
         )
         self.oldest = r.gauge(
             "dranet_reports_oldest_age_seconds",
-            "how long the oldest of them has been waiting; 0 while none does",
+            "Age in seconds of the oldest claim status or Event waiting to be written; 0 if none is waiting",
             kinds,
         )
 
@@ -122,18 +125,20 @@ class KubeletMetrics:
         method = "`PrepareResourceClaims`, `UnprepareResourceClaims`"
         self.requests = claims.counter(
             "dranet_driver_dra_plugin_requests_total",
-            "calls of the kubelet. An error of one claim is in that claim's answer and leaves the call a "
+            "Calls from the kubelet; an error of a single claim is part of the response, so the call is a "
             "`success`",
             {"method": method, "status": "`success`, `failed`"},
         )
         self.latency = claims.histogram(
-            "dranet_driver_dra_plugin_requests_latency_seconds", "how long they took", {"method": method}
+            "dranet_driver_dra_plugin_requests_latency_seconds",
+            "Duration in seconds of calls from the kubelet",
+            {"method": method},
         )
         self.registered = r.gauge(
-            "dranet_kubelet_registered", "1 while the kubelet has the driver registered"
+            "dranet_kubelet_registered", "1 if the driver is registered with the kubelet, else 0"
         )
         self.health_streams = r.gauge(
-            "dranet_kubelet_health_streams", "health streams that the kubelet has open"
+            "dranet_kubelet_health_streams", "Health streams that the kubelet has open"
         )
 
 
@@ -145,20 +150,22 @@ class RuntimeMetrics:
             "status": "`success`, `failed`, `noop` (a pod without claims of ours)",
         }
         self.requests = claims.counter(
-            "dranet_driver_nri_plugin_requests_total", "calls of the container runtime", labels
+            "dranet_driver_nri_plugin_requests_total", "NRI calls from the container runtime", labels
         )
         self.latency = claims.histogram(
             "dranet_driver_nri_plugin_requests_latency_seconds",
-            "how long they took; the budget is `hook_budget_seconds`",
+            "Duration in seconds of NRI calls from the container runtime (budget: `hook_budget_seconds`)",
             labels,
         )
-        self.connected = r.gauge("dranet_nri_connected", "1 while the container runtime calls our hooks")
+        self.connected = r.gauge(
+            "dranet_nri_connected", "1 if the driver is connected to the container runtime by NRI, else 0"
+        )
         self.connections = r.counter(
-            "dranet_nri_connections_total", "connections to the container runtime that came about"
+            "dranet_nri_connections_total", "NRI connections to the container runtime that were established"
         )
         self.gaps = r.counter(
             "dranet_nri_gap_seconds_total",
-            "time without such a connection, added up when there is one again; the start counts",
+            "Seconds without an NRI connection, including the start; added when the connection is back",
         )
 
     def observe(self, method: str, outcome: str, seconds: float) -> None:
@@ -200,14 +207,14 @@ class PrepareMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
         self.prepare_seconds = r.histogram(
-            "dranet_claim_prepare_seconds", "how long Prepare of one claim took", _ENDED
+            "dranet_claim_prepare_seconds", "Duration in seconds of Prepare of one claim", _ENDED
         )
         self.unprepare_seconds = r.histogram(
-            "dranet_claim_unprepare_seconds", "how long Unprepare of one claim took", _ENDED
+            "dranet_claim_unprepare_seconds", "Duration in seconds of Unprepare of one claim", _ENDED
         )
         self.phase_seconds = r.histogram(
             "dranet_claim_prepare_phase_seconds",
-            "the phases of Prepare; one that was not needed is not counted",
+            "Duration in seconds of each phase of Prepare; a phase that was not needed is not counted",
             {
                 "phase": one_of(
                     PreparePhase,
@@ -250,7 +257,8 @@ class AttachMetrics:
         r = r.of(Group.CLAIMS)
         self.step_seconds = r.histogram(
             "dranet_attach_step_seconds",
-            "steps of attaches that the kernel took; consecutive ones of one kind go out together",
+            "Duration in seconds of the steps that attach a device to a pod; consecutive steps of one kind "
+            "are one request to the kernel",
             {
                 "step": "`move-link`, `create-link`, `set-link`, `set-ethtool`, `set-sysctl`, `set-token`, "
                 "`join-vrf`, `remove-programs`, `add-address`, `set-up`, `set-cpu-locality`, `add-route`, "
@@ -259,14 +267,15 @@ class AttachMetrics:
             SHORT_BUCKETS,
         )
         self.rollbacks = r.counter(
-            "dranet_attach_rollbacks_total", "attaches of a pod's devices that failed and were undone"
+            "dranet_attach_rollbacks_total", "Attaches of a pod's devices that failed and were rolled back"
         )
         self.detach_seconds = r.histogram(
-            "dranet_detach_seconds", "how long it took to return the devices of one claim"
+            "dranet_detach_seconds", "Duration in seconds of returning the devices of one claim to the host"
         )
         self.late_hooks = r.counter(
             "dranet_hook_deadline_misses_total",
-            "hooks that were answered before the kernel was done; the work goes on behind the answer",
+            "NRI hooks that were answered at their deadline, before the kernel was done; the work continues "
+            "in the background",
         )
 
 
@@ -284,11 +293,11 @@ class LeaseOutcome(StrEnum):
 class DhcpMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
-        self.leases = r.gauge("dranet_dhcp_leases", "leases that are held now")
-        self.requests = r.counter("dranet_dhcp_requests_total", "leases asked for at Prepare", _ENDED)
+        self.leases = r.gauge("dranet_dhcp_leases", "DHCP leases held now")
+        self.requests = r.counter("dranet_dhcp_requests_total", "DHCP leases requested by Prepare", _ENDED)
         self.renewals = r.counter(
             "dranet_dhcp_renewals_total",
-            "what became of them while pods run",
+            "Renewals of DHCP leases of running pods",
             {
                 "outcome": one_of(
                     LeaseOutcome, rebound="by another server", failed="retried", expired="the address is gone"
@@ -302,8 +311,8 @@ class ReconcileMetrics:
         r = r.of(Group.CLAIMS)
         self.actions = r.counter(
             "dranet_reconcile_actions_total",
-            "what a start, a peer that came back, or the regular look found to do, and "
-            "[why](../operations/troubleshooting.md#what-reconcile-does)",
+            "Corrections by reconcile, at start, after a reconnect and at intervals, and "
+            "[their reasons](../operations/troubleshooting.md#what-reconcile-does)",
             {
                 "action": "`adopted`, `attached`, `released`, `finished`, `forgotten`, `removed`, `failed`",
                 "reason": "what was found",
@@ -311,7 +320,8 @@ class ReconcileMetrics:
         )
         self.seconds = r.histogram(
             "dranet_reconcile_seconds",
-            "regular looks, with the time between the two readings that they compare",
+            "Duration in seconds of the regular reconcile, including the pause between the two readings that "
+            "it compares",
             _ENDED,
         )
 
@@ -324,22 +334,22 @@ class StoreMetrics:
         r = r.of(Group.CLAIMS)
         self.writable = r.gauge(
             "dranet_store_writable",
-            "0 while the disk refuses records: no claim is prepared, all else goes on",
+            "1 if the disk accepts claim records; 0 if it refuses them and no claim can be prepared",
         )
         self.unwritten = r.gauge(
             "dranet_store_unwritten_records",
-            "claims of which memory knows more than the disk, until it takes them",
+            "Claim records that are newer in memory than on disk because the disk refused them",
         )
         self.quarantined = r.gauge(
             "dranet_store_quarantined_records",
-            "records that [cannot be read](../commands/prepared-claims.md#records-that-cannot-be-read)",
+            "Claim records that [cannot be read](../commands/prepared-claims.md#records-that-cannot-be-read)",
         )
         self.write_seconds = r.histogram(
             "dranet_store_write_seconds",
-            "transactions that the disk took, from the first word to the commit",
+            "Duration in seconds of writes of claim records to disk",
             buckets=LATENCY_BUCKETS,
         )
-        self.size = r.gauge("dranet_store_size_bytes", "the files of all claims")
+        self.size = r.gauge("dranet_store_size_bytes", "Size in bytes of all claim records on disk")
 
 
 class HandoverMetrics:
@@ -349,12 +359,17 @@ class HandoverMetrics:
         r = r.of(Group.DRIVER)
         self.state = r.gauge(
             "dranet_instance_state",
-            "1 for the [state](../operations/upgrades.md#what-to-watch) of this instance",
+            "1 for the current [state](../operations/upgrades.md#what-to-watch) of this driver instance, "
+            "0 for all others",
             {"state": "`waiting`, `on-duty`, `retired`, `aside`"},
         )
-        self.instances = r.gauge("dranet_instances", "living instances on the node")
+        self.instances = r.gauge(
+            "dranet_instances", "Driver instances that run on the node; 2 during an update"
+        )
         self.handovers = r.counter(
-            "dranet_handovers_total", "leaderships taken over, and handed over", {"side": "`taken`, `given`"}
+            "dranet_handovers_total",
+            "Leaderships among the node's driver instances that this instance took or gave",
+            {"side": "`taken`, `given`"},
         )
 
 
@@ -363,34 +378,34 @@ class ScrapeMetrics:
         r = r.of(Group.DRIVER)
         self.read_seconds = r.gauge(
             "dranet_scrape_read_seconds",
-            "how long the counters of devices took to read, for this answer or the one that it repeats",
+            "Duration in seconds of reading the devices' counters for this scrape",
         )
         self.unread_pods = r.gauge(
             "dranet_scrape_unread_pods",
-            "pods whose links could not be read in time, or at all; their series are absent meanwhile",
+            "Pods whose links could not be read in time; their series are absent",
         )
         self.stuck_reads = r.gauge(
             "dranet_scrape_stuck_reads",
-            "places (a pod, an RDMA device, the node itself) that are left out because the kernel has not "
-            "answered for them; the log names each",
+            "Pods, RDMA devices or the node itself that are left out of scrapes because the kernel does not "
+            "answer; the log names each",
         )
         self.loop_lag = r.gauge(
             "dranet_event_loop_lag_seconds",
-            "how long the driver's event loop took to hear of an event, measured when it is scraped",
+            "Delay in seconds of the driver's event loop, measured at each scrape",
         )
         self.certificate_ok = r.gauge(
             "dranet_certificate_ok",
-            "0 while the files of [the port's certificate](../operations/status-page.md#tls) are bad, and "
-            "the one before stays in use; 1 also without TLS",
+            "0 if the files of [the port's certificate](../operations/status-page.md#tls) are bad and the "
+            "previous one stays in use, else 1; 1 without TLS",
         )
         setting = {"setting": "`metrics_tls_cert`"}
         self._not_before, self._not_after = (
             r.gauge(
                 f"dranet_certificate_{bound}_timestamp_seconds",
-                f"{words} the certificate in use is good (unix seconds); absent without TLS",
+                f"Unix time in seconds {words} which the port's certificate is valid; absent without TLS",
                 setting,
             )
-            for bound, words in (("not_before", "from when on"), ("not_after", "until when"))
+            for bound, words in (("not_before", "from"), ("not_after", "until"))
         )
 
     def show_validity(self, not_before: float, not_after: float) -> None:
@@ -415,17 +430,17 @@ class Metrics:
         self.attach = AttachMetrics(r)
         self.claim_errors = claims.counter(
             "dranet_claim_errors_total",
-            "what went wrong, each time that it was tried",
+            "Errors while a claim was prepared, attached or released, counting each attempt",
             {
                 "phase": "`prepare`, `attach`, `container`, `metadata`, `release`, `unprepare`",
                 "reason": "[one of these](../operations/troubleshooting.md#reasons)",
             },
         )
-        self.prepared_claims = claims.gauge("dranet_prepared_claims", "claims that are prepared now")
+        self.prepared_claims = claims.gauge("dranet_prepared_claims", "Claims that are prepared now")
         self.store = StoreMetrics(r)
         self.not_restored = claims.counter(
             "dranet_host_state_not_restored_total",
-            "parts of a link's host state that a release could not restore; Events `HostStateNotRestored` "
+            "Parts of links' host state that could not be restored at release; Events `HostStateNotRestored` "
             "name them",
         )
         self.reconcile = ReconcileMetrics(r)
@@ -436,12 +451,14 @@ class Metrics:
         self.inventory = InventoryMetrics(r)
         self.api = ApiMetrics(r)
         self.reports = ReportMetrics(r)
-        self.ready = driver.gauge("dranet_ready", "1 while the part is ready", {"part": "as in `/readyz`"})
+        self.ready = driver.gauge(
+            "dranet_ready", "1 if the part of the driver is ready, else 0", {"part": "as in `/readyz`"}
+        )
         self.handover = HandoverMetrics(r)
         self.scrape = ScrapeMetrics(r)
         self.build_info = driver.gauge(
             "dranet_build_info",
-            "1",
+            "Constant 1 with the versions of driver, Python and kernel",
             {"version": "of the driver", "python": "that runs it", "kernel": "`uname -r` of the node"},
         )
 

@@ -23,40 +23,47 @@ _POD = {
     "device": "name of the device in the node's slices",
     "interface": "name of the link in the pod, empty for a device without one",
 }
+_GPU = {
+    "gpu": "name of the GPU, as in slices",
+    "gpu_uuid": "as its kernel driver reports it; NVIDIA's as in `nvidia-smi` and DCGM (`GPU-...`)",
+    "gpu_pci_address": "PCI address as the kernel writes it",
+}
 _TRAFFIC_TEXTS = {  # by the fields of kernel.counters.Traffic
-    "receive_bytes": "bytes received",
-    "transmit_bytes": "bytes sent",
-    "receive_packets": "packets received",
-    "transmit_packets": "packets sent",
-    "receive_errors": "bad packets received",
-    "transmit_errors": "packets that could not be sent",
-    "receive_dropped": "packets received and dropped, without room or receiver",
-    "transmit_dropped": "packets to be sent and dropped",
+    "receive_bytes": "Bytes received",
+    "transmit_bytes": "Bytes sent",
+    "receive_packets": "Packets received",
+    "transmit_packets": "Packets sent",
+    "receive_errors": "Bad packets received",
+    "transmit_errors": "Packets that could not be sent",
+    "receive_dropped": "Received packets dropped (no buffer space, or no protocol handler)",
+    "transmit_dropped": "Outgoing packets dropped",
 }
 _PRIORITY = {**_DEVICE, "priority": "`0` to `7`, those with flow control"}
 _PORT_TEXTS = {  # by the words of kernel port counters
-    "receive_bytes": "bytes received by RDMA, which links do not count on most cards",
-    "transmit_bytes": "bytes sent",
-    "receive_packets": "packets received",
-    "transmit_packets": "packets sent",
-    "receive_errors": "packets received that have an error",
-    "receive_discards": "packets received and discarded",
-    "transmit_discards": "packets not sent because the port is down or congested",
-    "transmit_wait_ticks": "ticks of the port's clock in which it could not send what it had: congestion",
-    "symbol_errors": "minor errors on lanes",
-    "link_error_recoveries": "times that the link recovered from errors by itself",
-    "link_downed": "times that it did not, and went down",
-    "out_of_buffer": "packets dropped because no receive request was posted",
-    "out_of_sequence": "packets that came out of sequence: something was lost before",
-    "retransmits": "retransmissions, as far as the driver counts them",
-    "ack_timeouts": "times that an acknowledgement did not come in time",
-    "sequence_naks": "complaints of the other side about a gap in the sequence",
-    "rnr_naks": "complaints of the other side that it had no receive request (RNR)",
-    "duplicate_requests": "requests that came twice",
-    "retries_exceeded": "connections that broke because retries were used up",
-    "cnp_transmitted": "congestion notifications sent (CNP): a sender was asked to slow down",
-    "cnp_received": "congestion notifications received: this port was asked to slow down",
-    "ecn_marked": "packets received that a switch has marked (ECN)",
+    "receive_bytes": "Bytes received on the RDMA port; on most cards the link does not count them",
+    "transmit_bytes": "Bytes sent on the RDMA port; on most cards the link does not count them",
+    "receive_packets": "Packets received on the RDMA port",
+    "transmit_packets": "Packets sent on the RDMA port",
+    "receive_errors": "Packets received on the RDMA port that contain an error",
+    "receive_discards": "Packets received on the RDMA port and discarded",
+    "transmit_discards": "Packets not sent on the RDMA port because it is down or congested",
+    "transmit_wait_ticks": "Ticks of the RDMA port's clock during which data waited and none could be sent "
+    "(congestion)",
+    "symbol_errors": "Minor errors on the lanes of the RDMA port",
+    "link_error_recoveries": "Times that the RDMA port's link recovered from errors by itself",
+    "link_downed": "Times that the RDMA port's link could not recover from errors and went down",
+    "out_of_buffer": "Packets dropped on the RDMA port because no receive request was posted",
+    "out_of_sequence": "Packets received out of sequence on the RDMA port: earlier ones were lost",
+    "retransmits": "RDMA packets sent again, as far as the network driver counts them",
+    "ack_timeouts": "RDMA requests whose acknowledgement did not arrive in time",
+    "sequence_naks": "Negative acknowledgements received because of a gap in the sequence of packets",
+    "rnr_naks": "Negative acknowledgements received because the other side had no receive request posted "
+    "(RNR)",
+    "duplicate_requests": "RDMA requests received twice",
+    "retries_exceeded": "RDMA connections that broke because all retries were used",
+    "cnp_transmitted": "Congestion notification packets (CNP) sent: a sender was asked to slow down",
+    "cnp_received": "Congestion notification packets (CNP) received: this port was asked to slow down",
+    "ecn_marked": "Packets received on the RDMA port that a switch had marked as congested (ECN)",
 }
 _PORT_NAMES = {
     "out_of_sequence": "out_of_sequence_packets",
@@ -91,7 +98,7 @@ class DeviceFamilies:
 
         self.device_info = device(
             "info",
-            "1 for each network device on offer, with what it is",
+            "Constant 1 with labels that identify each network device that the driver offers",
             {
                 **_DEVICE,
                 "kind": "`nic`, `rdma`",
@@ -103,75 +110,97 @@ class DeviceFamilies:
             },
         )
         self.device_traffic = {
-            field: device(f"{field}_total", text) for field, text in _TRAFFIC_TEXTS.items()
+            field: device(f"{field}_total", f"{text} on the network device's link")
+            for field, text in _TRAFFIC_TEXTS.items()
         }
-        self.device_up = device("up", "1 while the link is operational (`operstate` is `up`)")
-        self.device_carrier = device("carrier", "1 while the link has a carrier")
+        self.device_up = device("up", "1 if the device's link is operational (`operstate` is `up`), else 0")
+        self.device_carrier = device("carrier", "1 if the device's link has a carrier, else 0")
         self.device_carrier_losses = device(
-            "carrier_losses_total", "times that the carrier was lost, also by switching off or moving"
+            "carrier_losses_total",
+            "Times that the device's link lost its carrier, including when it was switched off or moved",
         )
-        self.device_speed = device("speed_bytes_per_second", "what the link runs at; absent while it is down")
-        self.device_mtu = device("mtu_bytes", "MTU of the link")
+        self.device_speed = device(
+            "speed_bytes_per_second",
+            "Speed of the device's link in bytes per second; absent while it is down",
+        )
+        self.device_mtu = device("mtu_bytes", "MTU of the device's link in bytes")
         self.pauses_received = device(
-            "receive_pause_frames_total", "PFC frames received: this side was asked to wait", _PRIORITY
+            "receive_pause_frames_total",
+            "Priority flow control (PFC) frames received: this side was asked to wait",
+            _PRIORITY,
         )
         self.pauses_transmitted = device(
             "transmit_pause_frames_total",
-            "PFC frames sent: the other side was asked to wait; if the driver reports them (IEEE DCB)",
+            "Priority flow control (PFC) frames sent: the other side was asked to wait; only if the network "
+            "driver reports them (IEEE DCB)",
             _PRIORITY,
         )
         self.pcie_speed = device(
             "pcie_speed_transfers_per_second",
-            "PCIe transfers a second on each lane, now; as of the last full scan, as is all of PCIe",
+            "Current PCIe transfers per second on each lane of the device, as of the last full scan",
         )
         self.pcie_max_speed = device(
-            "pcie_max_speed_transfers_per_second", "the most that both ends of the PCIe link can"
+            "pcie_max_speed_transfers_per_second",
+            "PCIe transfers per second on each lane that both card and slot support",
         )
-        self.pcie_lanes = device("pcie_lanes", "PCIe lanes in use")
-        self.pcie_max_lanes = device("pcie_max_lanes", "the most that both ends of the PCIe link have")
+        self.pcie_lanes = device(
+            "pcie_lanes", "PCIe lanes that the device uses now, as of the last full scan"
+        )
+        self.pcie_max_lanes = device("pcie_max_lanes", "PCIe lanes that both card and slot have")
         self.device_healthy = device(
-            "healthy", "1 for a device that works, 0 for one that does not; absent if unknown"
+            "healthy", "1 if the device works, 0 if it has a fault; absent if unknown"
         )
         self.device_fault = device(
             "fault",
-            "1 for each fault that a device has now",
+            "Constant 1 for each fault that a device has now",
             {**_DEVICE, "fault": "[one of these](../operations/health.md)"},
         )
-        self.rdma_up = rdma("up", "1 while the port is `ACTIVE`")
-        self.rdma_speed = rdma("speed_bytes_per_second", "rate of the port, as the kernel reports it")
+        self.rdma_up = rdma("up", "1 if the RDMA port is `ACTIVE`, else 0")
+        self.rdma_speed = rdma(
+            "speed_bytes_per_second", "Rate of the RDMA port in bytes per second, as the kernel reports it"
+        )
         self.rdma_counters = {
             word: rdma(f"{_PORT_NAMES.get(word, word)}_total", text) for word, text in _PORT_TEXTS.items()
         }
         self.pod_device_info = pod(
             "device_info",
-            "1 for each device that a pod has now; joins the series of devices with the pod",
+            "Constant 1 for each network device that a pod has now, with the pod's GPU that it is matched "
+            "with; joins series of devices and GPUs to the pod",
             {
                 **_POD,
                 "request": "of the claim",
                 "shared": "`true` for a link on top of a device that others may also have",
+                **_GPU,
             },
         )
+        self.pod_gpu_info = pod(
+            "gpu_info",
+            "Constant 1 for each GPU of a pod that also has a network device of this driver; the GPU may be "
+            "allocated by another driver. Joins series of GPUs to the pod",
+            {"namespace": _POD["namespace"], "pod": _POD["pod"], **_GPU},
+        )
         self.pod_traffic = {
-            field: pod(f"network_{field}_total", text) for field, text in _TRAFFIC_TEXTS.items()
+            field: pod(f"network_{field}_total", f"{text} on the pod's link to a claimed device")
+            for field, text in _TRAFFIC_TEXTS.items()
         }
         self.pod_limit_drops = pod(
             "rate_limit_dropped_packets_total",
-            "packets that the rate limit of the claim has dropped, which no other counter has",
+            "Packets dropped by the claim's rate limit on the pod's link; no other counter contains them",
             {**_POD, "direction": "`receive`, `transmit`"},
         )
         self.pod_rdma = {
-            field: pod(f"rdma_{field}_total", f"the same by RDMA: {text}", _POD_PORT)
+            field: pod(f"rdma_{field}_total", f"{text} by RDMA on the pod's claimed device", _POD_PORT)
             for field, text in list(_TRAFFIC_TEXTS.items())[:4]
         }
         self.pod_alignment = pod(
             "device_alignment_level",
-            "how far the device is from [the pod's GPU](../guides/alignment.md): 1 `PIX`, 2 `PXB`, 3 `PHB`, "
-            "4 `NODE`, 5 `SYS`; the most of a claim is its worst. Absent without a GPU, or if unknown",
-            {**_POD, "level": "the same in words"},
+            "PCIe distance of the pod's device to [its GPU](../guides/alignment.md): 1 `PIX`, 2 `PXB`, "
+            "3 `PHB`, 4 `NODE`, 5 `SYS`; absent without a GPU, or if unknown",
+            {**_POD, "level": "the distance as a word"},
         )
         self.pod_worse = pod(
             "device_worse_than_possible",
-            "1 if the node had a closer device, 0 if it had none; absent without a GPU, or if unknown",
+            "1 if the node had a device closer to the pod's GPU, else 0; absent without a GPU, or if unknown",
         )
 
 
@@ -193,38 +222,40 @@ class ScanPhase(StrEnum):
 class InventoryMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
-        self.scan_seconds = r.histogram("dranet_inventory_scan_seconds", "how long a scan of the node took")
+        self.scan_seconds = r.histogram(
+            "dranet_inventory_scan_seconds", "Duration in seconds of a scan of the node's hardware"
+        )
         self.phase_seconds = r.histogram(
             "dranet_inventory_scan_phase_seconds",
-            "the same by phase",
+            "Duration in seconds of each phase of a scan of the node's hardware",
             {"phase": one_of(ScanPhase, read="the kernel", judge="what to offer")},
         )
         self.scans = r.counter(
             "dranet_inventory_scans_total",
-            "scans of the node; a partial one reads what notifications named",
+            "Scans of the node's hardware; a partial scan reads only what kernel notifications named",
             {"kind": one_of(ScanKind)},
         )
         self.overruns = r.counter(
             "dranet_inventory_notification_overruns_total",
-            "times that the kernel's notifications were lost; each ends in a full scan",
+            "Times that kernel notifications were lost; each causes a full scan",
         )
         self.filter_failures = r.gauge(
             "dranet_inventory_filter_failed_devices",
-            "devices not offered because the [filter](../guides/devices.md#the-filter) fails on them",
+            "Devices not offered because the [filter](../guides/devices.md#the-filter) fails on them",
         )
         self.attributes_file_ok = r.gauge(
             "dranet_inventory_attributes_file_ok",
-            "0 while the file of [your attributes](../guides/devices.md#attributes-of-your-own) is bad; the "
-            "last good one counts",
+            "1 if the file of [your attributes](../guides/devices.md#attributes-of-your-own) is valid; "
+            "0 if not, and the last valid one stays in use",
         )
         self.gpus = r.gauge(
             "dranet_inventory_gpus",
-            "GPUs of the node: to be offered by this driver, [left to others](../guides/gpus.md), or not yet "
-            "known whose",
+            "GPUs of the node: offered by this driver, [left to another one](../guides/gpus.md), or not yet "
+            "known",
             {"state": "`ours`, `left`, `unknown`"},
         )
         self.warnings = r.gauge(
-            "dranet_inventory_warnings", "odd things that the last scan met; the log has them"
+            "dranet_inventory_warnings", "Unexpected findings of the last scan, which the log lists"
         )
 
 
@@ -233,16 +264,17 @@ class HealthMetrics:
         r = r.of(Group.INVENTORY)
         self.devices = r.gauge(
             "dranet_health_devices",
-            "devices of the node and in pods, by their [health](../operations/health.md)",
+            "Devices on the node and in pods by their [health](../operations/health.md)",
             {"health": "`healthy`, `unhealthy`, `unknown`"},
         )
         self.faults = r.gauge(
             "dranet_health_faults",
-            "devices that have the fault",
+            "Devices that have the fault now",
             {"fault": "[one of these](../operations/health.md)"},
         )
         self.carrier_losses = r.counter(
-            "dranet_health_carrier_losses_total", "carriers lost without being switched off or moved"
+            "dranet_health_carrier_losses_total",
+            "Times that links lost their carrier without being switched off or moved",
         )
 
 
@@ -251,21 +283,21 @@ class SliceMetrics:
         r = r.of(Group.INVENTORY)
         self.published = r.gauge(
             "dranet_driver_published_devices_total",
-            "devices in this node's slices",
+            "Devices published in this node's ResourceSlices",
             {"feature": "`total`, `rdma`"},
         )
         self.last_published = r.gauge(
             "dranet_driver_last_published_time_seconds",
-            "when the API server last took a slice (unix seconds); old on a quiet node",
+            "Unix time in seconds when the API server last accepted a ResourceSlice; old on a quiet node",
         )
         self.writes = r.counter(
             "dranet_slice_writes_total",
-            "slices written; constant at idle",
+            "ResourceSlices written to the API server; constant at idle",
             {"verb": "`create`, `update`, `delete`"},
         )
         self.missing = r.gauge(
             "dranet_slice_fields_missing",
-            "1 where the settings ask for a field that the API server does not keep",
+            "1 if the settings need a field of ResourceSlices that the API server drops, else 0",
             {"gate": "a [feature gate](../commands/doctor.md)"},
         )
         self._gates: frozenset[str] = frozenset()
@@ -282,18 +314,20 @@ class AlignmentMetrics:
         level = "`PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `unknown`"
         self.devices = r.gauge(
             "dranet_alignment_devices",
-            "network devices in pods now, by their distance to [their GPU](../guides/alignment.md)",
+            "Network devices in pods now by their PCIe distance to [their GPU](../guides/alignment.md)",
             {"level": f"{level}, `none` (the pod has no GPU)"},
         )
         self.verdicts = r.counter(
-            "dranet_alignment_verdicts_total", "verdicts; a new one when it changes", {"level": level}
+            "dranet_alignment_verdicts_total",
+            "Alignment verdicts of devices in pods, counted when a verdict is new or has changed",
+            {"level": level},
         )
         self.worse_now = r.gauge(
             "dranet_alignment_devices_worse_than_possible",
-            "devices in pods now although the node had closer ones: `TopologyAligned` False",
+            "Devices in pods now although the node had closer ones (condition `TopologyAligned` is False)",
         )
         self.worse = r.counter(
             "dranet_alignment_worse_than_possible_total",
-            "devices that pods got although the node had closer ones; those of running pods are counted "
+            "Devices allocated to pods although the node had closer ones; those of running pods are counted "
             "again when the driver starts",
         )

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import dranet
 from e2e import image
 from e2e.access import E2eFailed, LaneUnavailable
 from e2e.cluster import config
@@ -25,16 +26,19 @@ from testbed.isolation import require_isolation
 from testbed.node.hardware import Hardware
 from testbed.node.iproute import NETNS_FOLDER
 from testbed.node.node import Node
+from tools.project import read_project
 
 _PUBLISHED_NAMES = {
     image.NAME: (
         "localhost/dranet:0.1.0",
         "registry.example.com/dranet:0.1.0",
         "docker.io/library/dranet:0.1.0",
+        f"{read_project().image}:{dranet.__version__}",
     ),
     BUSYBOX_IMAGE: ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest"),
 }
-"""As the chart's values, ``deploy/`` and the documentation name the images: the tree reaches no registry."""
+"""As the chart's values, ``deploy/``, a release and the documentation name the images: the tree reaches no
+registry."""
 _VAR_LIB, _VAR_LOG = Path("/var/lib"), Path("/var/log")
 _POD_LOGS = _VAR_LOG / "pods"
 _NRI_SOCKET, _CDI_DIR = Path("/var/run/nri/nri.sock"), Path("/var/run/cdi")

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from dranet import __version__
 from e2e.cluster import described_node
 from e2e.cluster.local import LocalCluster
 from e2e.installation import SYSTEM_NAMESPACE
@@ -21,7 +25,8 @@ from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
 from e2e.tests.conftest import open_pods
 from e2e.tests.pods import PodMaker, wait_until
-from e2e.tests.shell import Shell
+from e2e.tests.shell import REPOSITORY, Shell
+from tools.project import read_project
 
 _ROLLED_OUT = "kubectl -n dranet-system rollout status daemonset/dranet --timeout=120s"
 _VALUES = "--namespace dranet-system --set image.repository=registry.example.com/dranet"
@@ -102,6 +107,45 @@ class TestManifests:
         left = await shell.run("kubectl get -k deploy --ignore-not-found --no-headers -o name")
         assert left.split() == [f"namespace/{SYSTEM_NAMESPACE}"]
         await shell.run(f"kubectl delete namespace {SYSTEM_NAMESPACE}")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what a release has for a cluster."""
+    folder = tmp_path_factory.mktemp("release")
+    command = [sys.executable, "-m", "tools.release", "build", "--output", str(folder), "--only", "chart"]
+    subprocess.run(command, cwd=REPOSITORY, check=True)
+    return folder
+
+
+@pytest.mark.usefixtures("emptied")
+class TestRelease:
+    """As those install it who have no checkout: without a value, from the files of a release."""
+
+    async def test_the_packaged_chart_gives_a_pod_its_nic(
+        self, bare: LiveCluster, shell: Shell, pods: PodMaker, published: Path
+    ) -> None:
+        namespace = f"--namespace {SYSTEM_NAMESPACE}"
+        await shell.run(
+            f"helm install dranet {published}/dranet-*.tgz {namespace} --create-namespace\n{_ROLLED_OUT}"
+        )
+        assert get_image(await wait_driver(bare)) == f"{read_project().image}:{__version__}"
+        await pods.run("has-a-nic")
+        assert (await observe(pods, "has-a-nic")).links
+        await pods.delete("has-a-nic")
+        await shell.run(f"{_UNINSTALL}\nkubectl delete namespace {SYSTEM_NAMESPACE}")
+
+    async def test_install_yaml_gives_a_pod_its_nic_and_takes_all_of_it_away(
+        self, shell: Shell, pods: PodMaker, published: Path
+    ) -> None:
+        objects = await list_objects(shell)
+        await shell.run(f"kubectl apply -f {published}/install.yaml\n{_ROLLED_OUT}")
+        await pods.run("has-a-nic")
+        assert (await observe(pods, "has-a-nic")).links
+        await pods.delete("has-a-nic")
+        await shell.run(f"kubectl delete -f {published}/install.yaml")
+        left = await list_objects(shell) - objects
+        assert {item for item in left if not item.startswith("ResourceSlice ")} == set()
 
 
 @pytest_asyncio.fixture(scope="class")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote
 
 from testbed.debian.sources import (
     AptSource,
@@ -30,6 +31,8 @@ Report = Callable[[str], None]
 _TIMEOUT_SECONDS = 300.0
 
 _SIMULATED_INSTALL = re.compile(r"^Inst (\S+) \((\S+)", re.MULTILINE)
+
+_LOCATED = re.compile(r"^'[^']+' (\S+?)_(\S+)_\S+\.deb \d+ SHA256:([0-9a-f]{64})$", re.MULTILINE)
 
 
 class Shortage(StrEnum):
@@ -189,6 +192,20 @@ class PrivateApt:
         for name, version, *_ in rows:
             versions[name.strip()].add(version.strip())
         return versions
+
+    def locate(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Package -> version and SHA-256 of the file that would be downloaded.
+
+        Raises:
+            PackagesUnavailable: one is unknown, or the mirror's index has no such hash.
+        """
+        text = self._run("apt-get", "-qq", "--print-uris", "download", *names)
+        found = {name: (unquote(version), digest) for name, version, digest in _LOCATED.findall(text)}
+        if missing := set(names) - set(found):
+            raise PackagesUnavailable(
+                Shortage.FETCH_FAILED, f"not in the index: {', '.join(sorted(missing))}"
+            )
+        return {name: found[name] for name in names}
 
     def download(self, wanted: Sequence[str], folder: Path) -> dict[str, Path]:
         """Package -> its ``.deb`` in ``folder``; ``wanted`` may contain ``name/suite`` or ``name=version``.

@@ -1,24 +1,29 @@
-"""The desk runs where the driver cannot: on macOS, and without the libraries that only a node needs."""
+"""What people run at their desk works where the driver cannot: on macOS, and without the libraries that only a
+node needs. ``pip install dranet`` leaves those out there."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from dranet.cli.main import COMMANDS
+
 pytestmark = pytest.mark.process
 
+REPOSITORY = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "data"
 CAPTURE = str(DATA / "dgx-h100/capture.json")
 
 AS_ON_MACOS = """
-import importlib.abc, os, pkgutil, socket, sys
+import importlib.abc, os, pkgutil, socket, sys, types
 
-LINUX_ONLY = ("grpc", "pyudev", "prometheus_client", "pyroute2", "_scproxy", "dranet.driver", "dranet.kernel",
-              "dranet.kubelet", "dranet.runtime", "dranet.store", "dranet.telemetry")
+LINUX_ONLY = ("grpc", "pyudev", "prometheus_client", "pyroute2", "dranet.driver",
+              "dranet.kernel", "dranet.kubelet", "dranet.runtime", "dranet.store", "dranet.telemetry", "dranet.pb")
 
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -34,6 +39,7 @@ for module, names in {socket: ("AF_NETLINK", "AF_PACKET", "AF_VSOCK", "SO_BINDTO
     for name in names:
         vars(module).pop(name, None)
 sys.platform = "darwin"
+sys.modules["_scproxy"] = types.SimpleNamespace(_get_proxy_settings=dict, _get_proxies=dict)  # macOS has it
 os.geteuid = lambda: 501
 """
 
@@ -89,3 +95,71 @@ def test_explain_says_which_devices_a_claim_gets() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "it can be allocated" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("devices", "--all", "-f", CAPTURE), "is the node's uplink"),
+        (("devices", "-o", "slices", "--facts", CAPTURE), "kind: ResourceSlice"),
+        (("topology", "-f", CAPTURE), "NUMA node 1"),
+        (("topology", "-o", "matrix", "-f", CAPTURE), "PIX"),
+        (("topology", "-o", "svg", "-f", CAPTURE), "</svg>"),
+        (("version", "--client"), "client   "),
+        (("completion", "zsh"), "compdef"),
+        (("doctor", "--list"), "acs-redirect"),
+        (("seccomp", "--name"), ".json"),
+        (("--version",), "dranet "),
+        ((), "Write and check claims:"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else "",
+)
+def test_what_needs_no_node_runs(arguments: tuple[str, ...], wanted: str) -> None:
+    done = run_as_on_macos(RUN, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert wanted in done.stdout
+
+
+def test_a_support_bundle_of_a_node_can_be_read(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.tgz"
+    made = subprocess.run(
+        [sys.executable, "-m", "dranet", "doctor", "--bundle", bundle, "--fail-on", "never"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert made.returncode == 0, made.stderr
+    done = run_as_on_macos(RUN, "doctor", "-f", str(bundle), "--fail-on", "never")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"its hardware: dranet topology -f {bundle}" in done.stdout
+    findings = json.loads(
+        run_as_on_macos(RUN, "doctor", "--read", str(bundle), "-o", "json", "--fail-on", "never").stdout
+    )["findings"]
+    assert len(findings) > 10
+    assert "no: is the loopback" in run_as_on_macos(RUN, "devices", "-a", "-f", str(bundle)).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run",), ("devices",), ("topology",), ("doctor",), ("capture",), ("prepared",), ("forget", "uid")],
+    ids=lambda words: words[0],
+)
+def test_what_looks_at_a_node_ends_with_a_sentence(arguments: tuple[str, ...]) -> None:
+    done = run_as_on_macos(RUN, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"dranet: dranet {arguments[0]} looks at a Linux node, and this is macOS (")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [name for name, one in COMMANDS.items() if "testbed" not in one.module])
+def test_every_command_has_its_help(command: str) -> None:
+    done = run_as_on_macos(RUN, command, "--help-all" if command == "devices" else "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: dranet {command}" in done.stdout
+
+
+def test_the_package_leaves_out_there_what_the_driver_alone_needs() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    marker = " ; sys_platform == 'linux'"
+    kept = {one.partition(">")[0] for one in project["dependencies"] if not one.endswith(marker)}
+    assert kept == {"argcomplete", "cel-expr-python", "msgspec", "protobuf", "pyyaml"}

@@ -188,7 +188,7 @@ def test_what_the_pages_run_in_the_driver_pod_is_in_the_image() -> None:
         for page in PAGES
         for command in re.findall(r"\bexec\b[^`\n]* -- dranet (\w+)", (REPOSITORY / page).read_text())
     }
-    assert {"doctor", "devices", "claims"} <= {command for _, command in run}
+    assert {"doctor", "devices", "prepared"} <= {command for _, command in run}
     assert {(page, command) for page, command in run if command not in NODE_COMMANDS} == set()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dranet.claims.alignment import Verdict
+from msgspec.structs import replace
+
+from dranet.claims.alignment import Measured, Verdict
 from dranet.driver.alignment.watch import NicKey
 from dranet.driver.health import DeviceStates
 from dranet.driver.metrics.reading import Snapshot, take_snapshot
@@ -14,8 +16,8 @@ from dranet.kernel.counters import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind, Doubt
-from dranet.model.facts import Distance, Link, NodeFacts, PciFunction
+from dranet.model.device import Device, DeviceKind, Doubt, GpuSource, PodGpu
+from dranet.model.facts import Distance, Gpu, Link, NodeFacts, PciFunction
 from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, CreateLink, LinkState, MoveLink, PreparedClaim, PreparedDevice
 
@@ -25,6 +27,21 @@ def near(
 ) -> Verdict:
     doubts = (Doubt("unclear"),) if is_unclear else ()
     return Verdict((), None, distance, None, is_worse=is_worse, doubts=doubts)
+
+
+def with_gpus(verdict: Verdict, *gpus: Device, matched: int = 0) -> Verdict:
+    """The same of a pod that has these GPUs, whoever allocated them."""
+    row = tuple(Measured(PodGpu(gpu, GpuSource.POD_RESOURCES), verdict.distance) for gpu in gpus)
+    return replace(verdict, row=row, gpu=row[matched].gpu)
+
+
+def gpu(number: int) -> Gpu:
+    return Gpu(f"0000:{number}b:00.0", "nvidia", uuid=f"GPU-0000000{number}-0000-4000-8000-000000000000")
+
+
+def gpu_device(fact: Gpu) -> Device:
+    name = f"gpu-{fact.pci_address.replace(':', '-').replace('.', '-')}"
+    return Device(name, DeviceKind.GPU, pci_address=fact.pci_address)
 
 
 class Links(PodLinks):
@@ -65,6 +82,7 @@ class Node:
     faults: dict[str, Sequence[str]] = field(default_factory=dict)
     pcie: dict[str, PcieLink] = field(default_factory=dict)
     exclusive: bool = False
+    gpus: Sequence[Gpu] = ()
 
     def add_pod(
         self, name: str, devices: Sequence[Device], shared: bool = False, ifindex: int = 1
@@ -112,7 +130,9 @@ class Node:
         view = View(
             offered={device.name: device for device in self.devices},
             links=links,
-            facts=NodeFacts(pci_functions=functions, rdma_netns_exclusive=self.exclusive),
+            facts=NodeFacts(
+                pci_functions=functions, gpus=tuple(self.gpus), rdma_netns_exclusive=self.exclusive
+            ),
         )
         states = DeviceStates(self.healthy, self.faults, self.pcie)
         return take_snapshot(view, tuple(self.records), Links(self), states, self.get_latest)

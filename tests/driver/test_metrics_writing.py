@@ -16,7 +16,7 @@ from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
 from dranet.telemetry.node import DeviceFamilies
 from dranet.telemetry.recorder import Exposition, Recorder
-from tests.driver.metrics_node import Node, near, nic
+from tests.driver.metrics_node import Node, gpu, gpu_device, near, nic, with_gpus
 
 Labels = frozenset[tuple[str, str]]
 Shown = dict[str, dict[Labels, float]]
@@ -120,6 +120,44 @@ def test_a_pod_without_a_gpu_or_with_one_that_nobody_knows_has_no_alignment() ->
     assert list(shown["dranet_pod_device_worse_than_possible"].values()) == [1]
 
 
+def test_a_device_names_the_gpu_that_it_is_matched_with_and_each_gpu_of_the_pod_has_a_series() -> None:
+    """Two GPUs, one NIC: as many series as there are GPUs, and none for each pair."""
+    facts = [gpu(1), gpu(2)]
+    node = Node([nic(0)], gpus=facts)
+    record = node.add_pod("worker", [nic(0)])
+    verdict = with_gpus(near(Distance.PIX), *map(gpu_device, facts), matched=1)
+    node.verdicts[record.pod.uid] = {(record.claim.uid, 0): verdict}
+    shown = show(node, Readings())
+    second = {
+        "gpu": "gpu-0000-2b-00-0",
+        "gpu_uuid": "GPU-00000002-0000-4000-8000-000000000000",
+        "gpu_pci_address": "0000:2b:00.0",
+    }
+    (info,) = shown["dranet_pod_device_info"]
+    assert second.items() <= dict(info).items()
+    pod = {"namespace": "team-a", "pod": "worker"}
+    assert labels(**pod, **second) in shown["dranet_pod_gpu_info"]
+    named = {dict(one)["gpu_uuid"] for one in shown["dranet_pod_gpu_info"]}
+    assert named == {fact.uuid for fact in facts}
+
+
+def test_a_gpu_without_a_uuid_is_named_by_its_place_and_an_unclear_match_not_at_all() -> None:
+    fact = replace(gpu(1), uuid="")
+    node = Node([nic(0)], gpus=[fact])
+    record = node.add_pod("worker", [nic(0)])
+    key = (record.claim.uid, 0)
+    node.verdicts[record.pod.uid] = {key: with_gpus(near(Distance.PHB), gpu_device(fact))}
+    (info,) = show(node, Readings())["dranet_pod_device_info"]
+    assert dict(info)["gpu_pci_address"] == "0000:1b:00.0"
+    assert "gpu_uuid" not in dict(info)
+    unclear = with_gpus(near(Distance.SYS, is_unclear=True), gpu_device(fact))
+    node.verdicts[record.pod.uid] = {key: unclear}
+    shown = show(node, Readings())
+    (info,) = shown["dranet_pod_device_info"]
+    assert "gpu" not in dict(info), "another GPU may be the one"
+    assert len(shown["dranet_pod_gpu_info"]) == 1, "the pod has this one"
+
+
 def test_health_is_told_where_it_is_known_and_each_fault_has_a_series() -> None:
     node = Node([nic(0), nic(1), nic(2)])
     node.healthy = {"net-0": True, "net-1": False, "net-2": None}
@@ -145,7 +183,9 @@ def test_a_pcie_link_is_told_with_the_most_that_card_and_slot_can_and_asleep_not
 
 def test_every_declared_series_of_devices_and_pods_can_be_shown_and_no_other() -> None:
     node = Node([nic(0, rdma=True), nic(1, rdma=True)])
-    node.add_pod("worker", [nic(1, rdma=True)], ifindex=7)
+    record = node.add_pod("worker", [nic(1, rdma=True)], ifindex=7)
+    node.gpus = [gpu(1)]
+    node.verdicts[record.pod.uid] = {(record.claim.uid, 0): with_gpus(near(), gpu_device(gpu(1)))}
     node.healthy, node.faults = {"net-0": False}, {"net-0": ("link-down",)}
     node.pcie = {"net-0": PcieLink(16.0, 8, 32.0, 16, 32.0, 16)}
     limit_rate(node, "worker", egress=True)

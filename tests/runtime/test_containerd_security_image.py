@@ -37,7 +37,7 @@ _FOLDER = "TEST_IMAGE_FOLDER"
 def image() -> Image:
     """Built before the private tree, which has no network and finds it by the variable."""
     if _FOLDER not in os.environ:
-        os.environ[_FOLDER] = str(build().image.folder)
+        os.environ[_FOLDER] = str(build().folder)
     return describe_image(Path(os.environ[_FOLDER]))
 
 

@@ -45,6 +45,16 @@ def test_each_metric_keeps_to_the_conventions(one: Declared) -> None:
         assert meaning.strip()
 
 
+@pytest.mark.parametrize("one", DECLARED, ids=lambda one: one.name)
+def test_a_help_text_can_be_read_alone_as_in_a_metric_browser(one: Declared) -> None:
+    assert one.help[0].isupper() or one.help[0].isdigit()
+    assert len(one.help.split()) >= 4
+    assert len(one.help) <= 190
+    assert not one.help.endswith(".")
+    if one.unit:
+        assert one.unit.split("_")[0].removesuffix("s") in one.help.lower(), "its unit"
+
+
 def test_each_name_is_declared_once() -> None:
     assert [name for name, count in Counter(one.name for one in DECLARED).items() if count > 1] == []
 

@@ -37,16 +37,16 @@ NEAR_TO_ANOTHER = (
 """A NIC, and the GPU that is not beside it."""
 
 NO_DATA = {
-    "Dropped and bad packets of pods",  # and the like: what is greater than 0 alone is shown
+    "Pod packet drops and errors",  # and the like: only what is greater than 0 is shown
     "RDMA retransmissions",
     "RDMA errors",
-    "RDMA receivers that were not ready",
-    "Congestion",
-    "Pause frames",
-    "PCIe lanes below the maximum of card and slot",
-    "Failures of claims",
-    "Repairs by reconcile",
-    "Parts that are not ready",
+    "RDMA receiver not ready",
+    "Congestion notifications",
+    "PFC pause frames",
+    "Missing PCIe lanes",
+    "Claim errors",
+    "Reconcile actions",
+    "Driver parts not ready",
 }
 """Panels that are empty on a node that works, and without RDMA traffic. They say why."""
 

@@ -199,8 +199,19 @@ def test_restarts_take_no_verdict_back_where_the_kubelet_alone_knows_the_gpu() -
     asyncio.run(scenario())
 
 
+async def check_gpu_series() -> None:
+    """The pod's GPU is in the series, under the names by which other exporters know it."""
+    text = await scrape("/metrics")
+    named = 'gpu_uuid="GPU-2c9b7d53-a1e4-4c68-b0f3-6ad8e1f70084",gpu_pci_address="0000:84:00.0"'
+    for metric in ("dranet_pod_device_info", "dranet_pod_gpu_info"):
+        (line,) = (line for line in text.splitlines() if line.startswith(f"{metric}{{"))
+        assert 'namespace="default",pod="worker"' in line
+        assert named in line
+
+
 async def check_restarts(testbed: Testbed) -> None:
     (first,) = await wait_verdicts(testbed, "nic", is_worse)
+    await check_gpu_series()
     writes = status_writes(testbed, "nic")
     await testbed.driver.kill()
     for _ in range(2):

@@ -4,10 +4,11 @@ packages."""
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from testbed.debian.packages import PackagesUnavailable, cache_folder
+from testbed.debian.packages import PackagesUnavailable
 from tools.image.base import host_architecture
 from tools.image.build import DEFAULT_NAME, build_image
 from tools.image.debian import (
@@ -15,7 +16,7 @@ from tools.image.debian import (
     LOCK_FILE,
     ImageError,
     describe_changes,
-    fetch_current,
+    list_current,
     read_all,
     write_lock,
 )
@@ -33,18 +34,18 @@ def main() -> int:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.image", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    rootfs = commands.add_parser("rootfs", help="build the root filesystem and the archive")
+    rootfs = commands.add_parser(
+        "rootfs",
+        help="build the root filesystem and the archive",
+        description="With LOCKED=1 in the environment the build fails if a locked package is not available; "
+        "otherwise it uses the packages that the mirror serves now, and warns.",
+    )
     rootfs.add_argument("--arch", choices=ARCHITECTURES, help="default: that of this machine")
     rootfs.add_argument("--output", type=Path, required=True, help="a folder, which is replaced")
     rootfs.add_argument(
         "--name", default=DEFAULT_NAME, help=f"name of the image in the archive; default {DEFAULT_NAME}"
     )
     rootfs.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="additional label")
-    rootfs.add_argument(
-        "--current",
-        action="store_true",
-        help="use the versions that the mirror serves now instead of the locked ones",
-    )
     rootfs.set_defaults(run=_build)
     lock = commands.add_parser("lock", help="lock the Debian packages that the mirror serves now")
     lock.set_defaults(run=_lock)
@@ -54,9 +55,8 @@ def _parse_arguments() -> argparse.Namespace:
 def _build(options: argparse.Namespace) -> int:
     labels = dict(label.partition("=")[::2] for label in options.label)
     architecture = options.arch or host_architecture()
-    image = build_image(
-        architecture, options.output, name=options.name, labels=labels, current=options.current
-    )
+    strict = os.environ.get("LOCKED", "") not in ("", "0")
+    image = build_image(architecture, options.output, name=options.name, labels=labels, strict=strict)
     print(f"root filesystem  {image.root}\narchive          {image.archive}")
     print(f"image            {image.name} ({architecture})\ndigest           {image.digest}")
     return 0
@@ -64,9 +64,8 @@ def _build(options: argparse.Namespace) -> int:
 
 def _lock(_: argparse.Namespace) -> int:
     """Write the lock and print what has changed."""
-    cache = cache_folder("image")
     before = read_all() if LOCK_FILE.exists() else ()
-    packages = [package for architecture in ARCHITECTURES for package in fetch_current(architecture, cache)]
+    packages = [package for architecture in ARCHITECTURES for package in list_current(architecture)]
     write_lock(packages)
     changes = describe_changes(before, {(p.name, p.architecture): p.version for p in packages})
     print("\n".join(changes) or "nothing is newer than what was locked")

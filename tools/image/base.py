@@ -17,13 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.image.debian import ImageError, Package, fetch_current, fetch_locked, read_lock
+from tools.image.debian import ImageError, Package, fetch_packages, find_files, read_lock, write_lock
 from tools.image.slices import PYTHON
 from tools.image.trees import make_base, make_system
 from tools.image.wheels import REQUIREMENTS, fetch_wheels
 
 LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}
 """The dynamic loader, by architecture."""
+
+USED = "usr/share/doc/dranet/packages.lock"
+"""The place in the image of the list of the packages that it is made of."""
 
 _FINISH = Path(__file__).with_name("finish.py")
 _HOSTS = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -87,23 +90,24 @@ def host_architecture() -> str:
     return _HOSTS[machine]
 
 
-def find_or_make_base(architecture: str, cache: Path, *, current: bool) -> Base:
+def find_or_make_base(architecture: str, cache: Path, *, strict: bool) -> Base:
     """Return the base for one architecture, from the cache if possible.
 
     Raises:
         StaleLock, PackagesUnavailable, ImageError: as :func:`~tools.image.build.build_image`.
     """
-    packages, debs = _fetch_debs(architecture, cache, current=current)
+    packages, debs = _fetch_debs(architecture, cache, strict=strict)
     wheels = fetch_wheels(architecture, cache)
     here = host_architecture()
 
     def make(folder: Path) -> None:
         make_base(debs, wheels, folder / "tree")
+        write_used(packages, folder / "tree" / USED)
         builder = Builder(folder / "tree", here) if here == architecture else twin()
         builder.finish(folder / "tree", folder / "layer.tar.gz")
 
     def twin() -> Builder:
-        others, files = _fetch_debs(here, cache, current=current)
+        others, files = _fetch_debs(here, cache, strict=strict)
         return Builder(
             _once(cache / "bases", "python", others, lambda folder: make_system(files, folder)), here
         )
@@ -112,11 +116,17 @@ def find_or_make_base(architecture: str, cache: Path, *, current: bool) -> Base:
     return Base(folder, packages, Builder(folder / "tree", here) if here == architecture else twin())
 
 
+def write_used(packages: Sequence[Package], file: Path) -> None:
+    """Write a lock of what an image is made of."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_lock(packages, file, "# The Debian packages of this image, as in tools/image/packages.lock.\n")
+
+
 def _fetch_debs(
-    architecture: str, cache: Path, *, current: bool
+    architecture: str, cache: Path, *, strict: bool
 ) -> tuple[tuple[Package, ...], Mapping[str, Path]]:
-    packages = fetch_current(architecture, cache) if current else read_lock(architecture)
-    return packages, fetch_locked(packages, cache)
+    packages = fetch_packages(read_lock(architecture), cache, strict=strict)
+    return packages, find_files(packages, cache)
 
 
 def _once(cache: Path, kind: str, packages: Sequence[Package], make: Callable[[Path], None]) -> Path:

@@ -3,7 +3,12 @@
 ``packages.lock`` has a line for each package and architecture: ``libc6 amd64 2.41-12 sha256:...``. Downloads
 use apt and dpkg-deb through ``testbed.debian``; nothing is installed or configured, so packages of another
 architecture need no emulation. Each file is cached by its hash and verified at every use, so a build from the
-cache needs no network."""
+cache needs no network.
+
+Debian's mirrors serve only the newest versions. When a locked version can be had neither there nor from the
+cache, the build takes every package as the mirror serves it now: that set is consistent, because Debian keeps
+it so, while a mixture of locked and current versions need not be (``libpython3.13-stdlib`` depends on exactly
+one version of ``libpython3.13-minimal``)."""
 
 from __future__ import annotations
 
@@ -19,7 +24,6 @@ from testbed.debian.packages import (
     PrivateApt,
     find_host_source,
     read_release,
-    read_version,
     run_tool,
     unpack,
 )
@@ -46,7 +50,7 @@ class StaleLock(ImageError):
         listed = "".join(f"\n  {change}" for change in self.changes)
         super().__init__(
             f"tools/image/packages.lock is stale: the mirror serves other versions{listed}\n"
-            "lock the current ones with `make image-lock`, or use them once with --current"
+            "lock the current ones with `make image-lock`, or build from them without LOCKED=1"
         )
 
 
@@ -88,8 +92,8 @@ def read_all(file: Path = LOCK_FILE) -> tuple[Package, ...]:
     return tuple(map(_parse, lines))
 
 
-def write_lock(packages: Iterable[Package], file: Path = LOCK_FILE) -> None:
-    file.write_text(_HEAD + "".join(f"{package}\n" for package in sorted(packages)))
+def write_lock(packages: Iterable[Package], file: Path = LOCK_FILE, head: str = _HEAD) -> None:
+    file.write_text(head + "".join(f"{package}\n" for package in sorted(packages)))
 
 
 def describe_changes(before: Iterable[Package], now: Mapping[tuple[str, str], str]) -> list[str]:
@@ -110,31 +114,47 @@ def _parse(line: str) -> Package:
     return Package(name, architecture, version, digest.removeprefix("sha256:"))
 
 
-def fetch_locked(packages: Sequence[Package], cache: Path) -> dict[str, Path]:
-    """Return the cached file of each package, by package name.
+def fetch_packages(locked: Sequence[Package], cache: Path, *, strict: bool) -> tuple[Package, ...]:
+    """Fetch the locked packages into the cache and return them; all of them as the mirror serves them now if
+    it no longer serves one of them.
 
     Raises:
-        StaleLock: the mirror serves other versions.
+        StaleLock: with ``strict``, the mirror serves other versions.
         PackagesUnavailable: this machine has no apt, or no mirror answers.
         ImageError: the hash of a file differs from the lock.
     """
-    missing = [package for package in packages if not _place(cache, package).exists()]
-    if missing:
-        _fetch(missing, cache)
+    missing = _list_missing(locked, cache)
+    if not missing:
+        return tuple(locked)
+    with _open_apt(locked[0].architecture) as apt:
+        changes = _find_changes(missing, apt)
+        if changes and strict:
+            raise StaleLock(changes)
+        packages = _list_served(apt, locked[0].architecture) if changes else tuple(locked)
+        _download(apt, _list_missing(packages, cache), cache)
+    return packages
+
+
+def find_files(packages: Iterable[Package], cache: Path) -> dict[str, Path]:
+    """Return the cached file of each fetched package, by package name.
+
+    Raises:
+        ImageError: the hash of a file differs.
+    """
+    files = {package.name: _place(cache, package) for package in packages}
     for package in packages:
-        _check(_place(cache, package), package)
-    return {package.name: _place(cache, package) for package in packages}
+        _check(files[package.name], package)
+    return files
 
 
-def fetch_current(architecture: str, cache: Path) -> tuple[Package, ...]:
-    """Fetch every wanted package in its current version into the cache.
+def list_current(architecture: str) -> tuple[Package, ...]:
+    """Return every wanted package in the version that the mirror serves now.
 
     Raises:
         PackagesUnavailable: this machine has no apt, or no mirror answers.
     """
-    with _open_apt(architecture) as (apt, folder):
-        files = apt.download(wanted_packages(), folder / "debs")
-        return tuple(_keep(name, architecture, file, cache) for name, file in files.items())
+    with _open_apt(architecture) as apt:
+        return _list_served(apt, architecture)
 
 
 def unpack_slices(files: Mapping[str, Path], root: Path) -> None:
@@ -153,17 +173,29 @@ def unpack_slices(files: Mapping[str, Path], root: Path) -> None:
         (records / name).write_text(run_tool(["dpkg-deb", "-f", str(file)]))
 
 
-def _fetch(packages: Sequence[Package], cache: Path) -> None:
-    names = [package.name for package in packages]
-    with _open_apt(packages[0].architecture) as (apt, folder):
-        served = apt.list_versions(names)
-        if any(package.version not in served[package.name] for package in packages):
-            newest = {(p.name, p.architecture): _name_versions(p, served[p.name]) for p in packages}
-            raise StaleLock(describe_changes(packages, newest))
-        debs = apt.download([f"{p.name}={p.version}" for p in packages], folder / "debs")
+def _list_missing(packages: Iterable[Package], cache: Path) -> list[Package]:
+    return [package for package in packages if not _place(cache, package).exists()]
+
+
+def _list_served(apt: PrivateApt, architecture: str) -> tuple[Package, ...]:
+    files = apt.locate(wanted_packages())
+    return tuple(Package(name, architecture, *found) for name, found in files.items())
+
+
+def _find_changes(packages: Sequence[Package], apt: PrivateApt) -> list[str]:
+    """A line for each package whose locked version is no longer served."""
+    served = apt.list_versions([package.name for package in packages])
+    return describe_changes(
+        packages, {(p.name, p.architecture): _name_versions(p, served[p.name]) for p in packages}
+    )
+
+
+def _download(apt: PrivateApt, packages: Sequence[Package], cache: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="image-debs-") as folder:
+        debs = apt.download([f"{p.name}={p.version}" for p in packages], Path(folder)) if packages else {}
         for package in packages:
             _check(debs[package.name], package)
-            _keep(package.name, package.architecture, debs[package.name], cache)
+            _keep(package, debs[package.name], cache)
 
 
 def _name_versions(package: Package, served: set[str]) -> str:
@@ -172,26 +204,24 @@ def _name_versions(package: Package, served: set[str]) -> str:
 
 
 @contextmanager
-def _open_apt(architecture: str) -> Iterator[tuple[PrivateApt, Path]]:
+def _open_apt(architecture: str) -> Iterator[PrivateApt]:
     """Open an apt with the release of the image and its security updates, from this machine's mirror."""
     release = read_release()
     security = find_host_source(f"{release.suite}-security")
     also = [(security, [f"{SUITE}-security"])] if security else []
     with tempfile.TemporaryDirectory(prefix="image-apt-") as folder:
         suites = (SUITE, f"{SUITE}-updates")
-        apt = PrivateApt(Path(folder, "apt"), release.source, suites, architecture, also)
+        apt = PrivateApt(Path(folder), release.source, suites, architecture, also)
         apt.update()
-        yield apt, Path(folder)
+        yield apt
 
 
-def _keep(name: str, architecture: str, file: Path, cache: Path) -> Package:
-    package = Package(name, architecture, read_version(file), hash_file(file))
+def _keep(package: Package, file: Path, cache: Path) -> None:
     place = _place(cache, package)
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_suffix(f".{id(package)}")
     shutil.copyfile(file, partial)
     partial.replace(place)
-    return package
 
 
 def _place(cache: Path, package: Package) -> Path:

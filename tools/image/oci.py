@@ -47,9 +47,15 @@ def write_archive(
         "layers": [_add(blobs, f"{_MEDIA}.layer.v1.tar+gzip", content) for content in contents],
     }
     entry = _add(blobs, f"{_MEDIA}.manifest.v1+json", _encode(manifest))
+    entry["platform"] = {"architecture": architecture, "os": "linux"}
+    _write(archive, name, entry, blobs)
+    return str(entry["digest"])
+
+
+def _write(archive: Path, name: str, entry: Mapping[str, Any], blobs: Mapping[str, bytes]) -> None:
     names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.rpartition(":")[2]}
-    entry |= {"platform": {"architecture": architecture, "os": "linux"}, "annotations": names}
-    index = {"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [entry]}
+    manifests = [{**entry, "annotations": names}]
+    index = {"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": manifests}
     files = {
         "oci-layout": _encode({"imageLayoutVersion": "1.0.0"}),
         "index.json": _encode(index),
@@ -60,6 +66,24 @@ def write_archive(
             member = tarfile.TarInfo(path)
             member.size, member.mode = len(content), 0o644
             tar.addfile(member, io.BytesIO(content))
+
+
+def merge_archives(archive: Path, name: str, sources: Sequence[Path]) -> str:
+    """Write the archive of one image for several architectures, each from an archive of its own, and return
+    the digest of its index. ``skopeo copy --all`` pushes it under one tag."""
+    blobs: dict[str, bytes] = {}
+    entries = []
+    for source in sources:
+        with tarfile.open(source) as tar:
+            files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+        (entry,) = json.loads(files["index.json"])["manifests"]
+        entries.append({key: entry[key] for key in ("mediaType", "digest", "size", "platform")})
+        prefix = "blobs/sha256/"
+        blobs |= {path.removeprefix(prefix): blob for path, blob in files.items() if path.startswith(prefix)}
+    media_type = f"{_MEDIA}.index.v1+json"
+    index = {"schemaVersion": 2, "mediaType": media_type, "manifests": entries}
+    entry = _add(blobs, media_type, _encode(index))
+    _write(archive, name, entry, blobs)
     return str(entry["digest"])
 
 

@@ -19,7 +19,7 @@ from dranet.model.attributes import (
 from dranet.settings import DECLARATIONS, Declaration
 from dranet.view.options import default_text
 from tools.pages.alerts import alerts_page
-from tools.pages.chart import build_chart, can_render, render_plain_manifests, values_page
+from tools.pages.chart import build_chart, can_render, refresh_values, render_plain_manifests, values_page
 from tools.pages.doctor import SCHEMA_NAME as DOCTOR_SCHEMA_NAME
 from tools.pages.doctor import checks_page, doctor_schema
 from tools.pages.examples import write_examples
@@ -28,6 +28,7 @@ from tools.pages.page import fill, table
 from tools.pages.parameters import SCHEMA_NAME, parameters_page, parameters_schema
 from tools.pages.restored import restored_page
 from tools.pages.rights import permissions_page, rights_page
+from tools.project import read_project, write_urls
 
 
 def attributes_page() -> str:
@@ -82,14 +83,18 @@ def build_pages() -> Mapping[str, str]:
 
 
 def main(folder: Path) -> None:
-    for name, text in build_pages().items():
-        (folder / name).write_text(text)
-    write_examples(folder)
     repository = folder.parent
+    about = repository / "pyproject.toml"
+    about.write_text(write_urls(about.read_text(), read_project()))
     chart = repository / "charts" / "dranet"
+    values = chart / "values.yaml"
+    values.write_text(refresh_values(values.read_text()))  # before anything reads it
     for name, text in build_chart(chart).items():
         (chart / name).parent.mkdir(exist_ok=True)
         (chart / name).write_text(text)
+    for name, text in build_pages().items():
+        (folder / name).write_text(text)
+    write_examples(folder)
     _write_manifests(chart, repository / "deploy")
 
 

@@ -37,12 +37,21 @@ from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rtnl import decode, get_link_request
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.netlink.tc import Pauses, get_pauses_request, parse_pauses
+from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, Link
 from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, LimitRate, PreparedClaim, PreparedDevice
 
 log = logging.getLogger(__name__)
+
+
+class HeldGpu(Struct, frozen=True):
+    """A GPU of a pod, under the names by which other exporters know it."""
+
+    name: str
+    uuid: str
+    pci_address: str
 
 
 class PodDevice(Struct, frozen=True):
@@ -56,6 +65,8 @@ class PodDevice(Struct, frozen=True):
     """To the pod's GPU; ``None`` without a GPU or if unknown."""
     is_worse: bool = False
     """Whether the node had a closer one."""
+    gpu: HeldGpu | None = None
+    """The GPU of the pod that it is matched with; ``None`` without a GPU or if unclear."""
     limited: Mapping[str, int] = field(default_factory=dict)
     """Index of the link whose queue has the rate limit, by direction."""
 
@@ -85,6 +96,8 @@ class Snapshot(Struct, frozen=True):
 
     devices: Sequence[NodeDevice]
     in_pods: Sequence[PodDevice]
+    gpus: Sequence[tuple[PodRef, HeldGpu]]
+    """Those of the pods in ``in_pods``, whichever driver allocated them."""
     wanted_pods: frozenset[str]
     """UIDs of those with links or RDMA devices in ``devices`` or ``in_pods``."""
     namespaces: dict[str, NetworkNamespace]
@@ -108,15 +121,20 @@ class Snapshot(Struct, frozen=True):
             pass
 
 
+GetVerdicts = Callable[[str], Mapping[NicKey, Verdict]]
+"""By the pod's UID."""
+
+
 def take_snapshot(
     view: View,
     records: Sequence[PreparedClaim],
     links: PodLinks,
     states: DeviceStates,
-    get_verdicts: Callable[[str], Mapping[NicKey, Verdict]],
+    get_verdicts: GetVerdicts,
 ) -> Snapshot:
     """Take it on the event loop; nothing waits."""
-    in_pods = list(_find_in_pods(records, links, get_verdicts))
+    uuids = {gpu.pci_address: gpu.uuid for gpu in view.facts.gpus}
+    in_pods = list(_find_in_pods(records, links, get_verdicts, uuids))
     moved = {found.prepared.device.name: found for found in in_pods if not found.is_shared}
     devices = list(_find_devices(view, moved, states))
     wanted = {
@@ -127,11 +145,27 @@ def take_snapshot(
     namespaces = links.open_namespaces() if wanted else {}
     for uid in namespaces.keys() - wanted:
         namespaces.pop(uid).close()
-    return Snapshot(devices, in_pods, frozenset(wanted), namespaces, view.facts.rdma_netns_exclusive)
+    gpus = list(_find_gpus(records, get_verdicts, uuids))
+    is_exclusive = view.facts.rdma_netns_exclusive
+    return Snapshot(devices, in_pods, gpus, frozenset(wanted), namespaces, is_exclusive)
+
+
+def _find_gpus(
+    records: Sequence[PreparedClaim], get_verdicts: GetVerdicts, uuids: Mapping[str, str]
+) -> Iterator[tuple[PodRef, HeldGpu]]:
+    """Each verdict of a pod has all GPUs of the pod."""
+    for pod in dict.fromkeys(record.pod for record in records if record.netns_path):
+        verdict = next(iter(get_verdicts(pod.uid).values()), None)
+        for measured in verdict.row if verdict is not None else ():
+            yield pod, _identify_gpu(measured.gpu.device, uuids)
+
+
+def _identify_gpu(device: Device, uuids: Mapping[str, str]) -> HeldGpu:
+    return HeldGpu(device.name, uuids.get(device.pci_address, ""), device.pci_address)
 
 
 def _find_in_pods(
-    records: Sequence[PreparedClaim], links: PodLinks, get_verdicts: Callable[[str], Mapping[NicKey, Verdict]]
+    records: Sequence[PreparedClaim], links: PodLinks, get_verdicts: GetVerdicts, uuids: Mapping[str, str]
 ) -> Iterator[PodDevice]:
     seen_in: dict[str, Sequence[CountedLink]] = {}
     for record in records:
@@ -147,14 +181,16 @@ def _find_in_pods(
             shared = prepared.plan.is_on_top
             seen = _find_link(prepared.device, prepared.plan.pod_ifname, seen_in[uid], is_shared=shared)
             verdict = known.get((record.claim.uid, position))
-            is_clear = verdict is not None and not verdict.is_unclear
+            clear = verdict if verdict is not None and not verdict.is_unclear else None
+            gpu = clear.gpu.device if clear is not None and clear.gpu is not None else None
             yield PodDevice(
                 record,
                 prepared,
                 shared,
                 seen,
-                verdict.distance if verdict is not None and is_clear else None,
+                clear.distance if clear is not None else None,
                 is_worse=verdict is not None and verdict.is_surely_worse,
+                gpu=_identify_gpu(gpu, uuids) if gpu is not None else None,
                 limited=dict(_find_limited(prepared.plan, seen, seen_in[uid])),
             )
 

@@ -25,6 +25,7 @@ from dranet.driver import executor
 from dranet.driver.metrics.reading import (
     HOST,
     CounterReader,
+    HeldGpu,
     NodeDevice,
     Place,
     PodDevice,
@@ -34,6 +35,7 @@ from dranet.driver.metrics.reading import (
 )
 from dranet.kernel.counters import PortReading, Traffic, parse_rate
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
+from dranet.model.claim import PodRef
 from dranet.model.health import PcieLink
 from dranet.runtime.nri import NriPlugin
 from dranet.settings import DeviceMetrics
@@ -54,7 +56,7 @@ READ_SECONDS = 2.0
 MOST_STUCK = 4
 """Abandoned threads at a time. With more, the whole kernel hangs and not one place."""
 
-NOTHING = Snapshot((), (), frozenset(), {})
+NOTHING = Snapshot((), (), (), frozenset(), {})
 
 
 class Scraper:
@@ -252,6 +254,7 @@ def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot,
 def write_pods(out: Exposition, families: DeviceFamilies, snapshot: Snapshot, readings: Readings) -> None:
     pods = [(format_labels(_identify(found)), found) for found in snapshot.in_pods]
     out.add(families.pod_device_info, ((_describe_in_pod(found), 1) for _, found in pods))
+    out.add(families.pod_gpu_info, ((_describe_gpu(pod, gpu), 1) for pod, gpu in snapshot.gpus))
     counted: list[Counted] = []
     for labels, found in pods:
         in_pod = readings.traffic.get(found.record.pod.uid, {})
@@ -384,7 +387,16 @@ def _identify(found: PodDevice) -> dict[str, str]:
 
 def _describe_in_pod(found: PodDevice) -> str:
     more = {"request": found.prepared.request, "shared": str(found.is_shared).lower()}
-    return format_labels({**_identify(found), **more})
+    gpu = _gpu_labels(found.gpu) if found.gpu is not None else {}
+    return format_labels({**_identify(found), **more, **gpu})
+
+
+def _describe_gpu(pod: PodRef, gpu: HeldGpu) -> str:
+    return format_labels({"namespace": pod.namespace, "pod": pod.name, **_gpu_labels(gpu)})
+
+
+def _gpu_labels(gpu: HeldGpu) -> dict[str, str]:
+    return {"gpu": gpu.name, "gpu_uuid": gpu.uuid, "gpu_pci_address": gpu.pci_address}
 
 
 def _port_labels(found: PodDevice, number: int) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+
+from msgspec.structs import replace
 
 from dranet.claims.alignment import Verdict, build_condition
 from dranet.driver.reports.reporter import RecentEvent
@@ -51,6 +54,16 @@ def element(name: str, /, *content: str, **attributes: str) -> Html:
     return Html(f"<{name}{written}>{join(content)}</{name}>")
 
 
+LONGEST_PIECE = 24
+"""Characters. A longer one may be broken anywhere, so that a table still fits its page."""
+
+
+def name(words: str) -> Html:
+    """A name that is broken after ``-``, ``/`` and ``.`` only."""
+    is_short = max(map(len, re.split(r"(?<=[-/. ])", words))) <= LONGEST_PIECE
+    return element("span", words, class_="name") if is_short else text(words)
+
+
 def note(words: str) -> Html:
     return element("p", words, class_="empty")
 
@@ -66,14 +79,14 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Html:
     first, *rest = zip(header, cells, strict=True)
-    name = element("th", first[1], scope="row", role="rowheader")
+    title = element("th", first[1], scope="row", role="rowheader")
     others = (
         element(
             "td", element("div", cell or "-"), class_="" if cell else "none", role="cell", data_label=label
         )
         for label, cell in rest
     )
-    return element("tr", name, *others, role="row")
+    return element("tr", title, *others, role="row")
 
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -113,6 +126,23 @@ def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
             if not prepared.admin_access:
                 holders[prepared.device.name].append(str(seen.record.pod))
     return holders
+
+
+def keep_link_names(content: Content) -> Iterator[Decision]:
+    """Yield the decisions; a NIC in a pod has the name that its link had, and will have, on the node."""
+    names = {
+        prepared.device.name: prepared.plan.host.ifname
+        for seen in content.claims
+        for prepared in seen.record.devices
+        if prepared.plan is not None and prepared.plan.host is not None
+    }
+    taken = {link.ifname for link in content.facts.links}
+    for decision in content.decisions:
+        ifname = names.get(decision.device.name, "")
+        if decision.device.ifname or ifname in taken:
+            yield decision
+        else:
+            yield replace(decision, device=replace(decision.device, ifname=ifname))
 
 
 def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[str]]) -> Html:
@@ -155,13 +185,13 @@ def _device_row(
     second = " · ".join(filter(None, (short_name, str(device.kind), summary.model)))
     numa = "" if device.numa_node is None else f"NUMA {device.numa_node}"
     return (
-        join([device.name, element("small", second)]),
-        " · ".join(filter(None, (device.ifname, device.rdma_device))),
+        join([name(device.name), element("small", second)]),
+        join(map(name, filter(None, (device.ifname, device.rdma_device))), " · "),
         " · ".join(filter(None, (device.pci_address, numa))),
         summary.rate or summary.speed,
         _device_state(summary.state, device.name in holders, health.get(device.name)),
         "yes" if decision.published else f"no: it {decision.reason or 'is not offered'}",
-        ", ".join(holders.get(device.name, ())),
+        join(map(name, holders.get(device.name, ())), ", "),
     )
 
 
@@ -181,7 +211,7 @@ def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Htm
 MOST_CLAIMS = 300
 """Rows; a node has fewer."""
 
-_CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices, and how near they are to the GPUs of the pod")
+_CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices")
 
 
 def show_claims(content: Content) -> Html:
@@ -190,7 +220,11 @@ def show_claims(content: Content) -> Html:
         return join([note(f"{words} is here."), _unreadable(content.unreadable_claims)])
     ordered = sorted(content.claims, key=lambda seen: (str(seen.record.pod), str(seen.record.claim)))
     rows = [_claim_row(seen, content) for seen in ordered[:MOST_CLAIMS]]
-    claims = table("What is prepared for pods on this node", _CLAIMS_HEADER, rows)
+    claims = table(
+        "Claims of pods on this node, and the PCIe distance of each device to the GPU that it serves",
+        _CLAIMS_HEADER,
+        rows,
+    )
     left = _left_out(len(ordered) - MOST_CLAIMS, "more: dranet prepared lists them")
     return join([claims, left, _unreadable(content.unreadable_claims)])
 
@@ -207,8 +241,8 @@ def _claim_row(seen: SeenClaim, content: Content) -> tuple[str, ...]:
         for position, prepared in enumerate(record.devices)
     )
     return (
-        str(record.claim),
-        str(record.pod),
+        name(str(record.claim)),
+        name(str(record.pod)),
         _claim_state(seen, content.now),
         element("ul", *devices, class_="devices"),
     )
@@ -225,8 +259,8 @@ def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
     )
     kind = " · ".join(filter(None, words))
     arrow = f" as {plan.pod_ifname}" if plan is not None and plan.pod_ifname else ""
-    name = join([element("b", device.name), arrow, f" ({kind})"])
-    return name if verdict is None else join([name, _show_verdict(verdict)])
+    shown = join([element("b", device.name), arrow, f" ({kind})"])
+    return shown if verdict is None else join([shown, _show_verdict(verdict)])
 
 
 def _claim_state(seen: SeenClaim, now: float) -> Html:
@@ -273,6 +307,7 @@ a{color:var(--link)}
 .bad{color:var(--bad)}
 span.good,span.bad{font-weight:600}
 span{overflow-wrap:break-word}
+summary{cursor:pointer;padding:4px 0}
 .empty,caption,figcaption,small{color:var(--muted)}
 small{display:block;font-size:.85em;line-height:1.4}
 .facts,nav ul{list-style:none;margin:.5rem 0;padding:0;display:flex;flex-wrap:wrap;gap:4px 16px}
@@ -302,7 +337,7 @@ thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%
 tbody tr{margin:8px 0;padding:8px 12px;background:var(--card);border:1px solid var(--line);border-radius:8px}
 tbody tr+tr>*{border-top:0}
 tbody th{padding:2px 0 6px;min-width:0}
-td{display:grid;min-width:0;grid-template-columns:6.5rem minmax(0,1fr);column-gap:8px;padding:2px 0}
+td{display:grid;min-width:0;grid-template-columns:4.5rem minmax(0,1fr);column-gap:8px;padding:2px 0}
 td.none{display:none}
 td::before{content:attr(data-label);color:var(--muted);font-size:.85rem;line-height:1.75}
 }
@@ -332,7 +367,6 @@ _PICTURES = {"desk": PAGE, "phone": PHONE}
 WIDE = 1100
 """Pixels. A wider desktop picture scrolls instead of shrinking."""
 _TITLES = {
-    "ready": "Readiness",
     "claims": "Claims",
     "topology": "Topology",
     "devices": "Devices",
@@ -358,9 +392,8 @@ def render(content: Content) -> bytes:
 
 
 def _sections(content: Content) -> Iterator[Html]:
-    look = Look(content.facts, content.decisions)
+    look = Look(content.facts, tuple(keep_link_names(content)))
     holders = find_holders(content.claims)
-    yield _section("ready", _readiness(content))
     yield _section("claims", show_claims(content))
     yield _section("topology", _picture(content, look, holders))
     yield _section("devices", show_devices(content, look, holders))
@@ -377,6 +410,9 @@ def _header(content: Content) -> Html:
     waiting = [name for name, state in content.parts.items() if not state.ready]
     words = f"not ready: {', '.join(waiting)}" if waiting else "ready"
     badge = element("strong", words, class_="badge bad" if waiting else "badge good")
+    readiness = element(
+        "details", element("summary", badge), _readiness(content), open="open" if waiting else ""
+    )
     facts = [
         f"driver {driver.name}",
         f"dranet {driver.version}",
@@ -389,7 +425,7 @@ def _header(content: Content) -> Html:
         "header",
         element("a", "Skip to the content", href="#main", class_="skip"),
         element("h1", driver.node),
-        element("p", badge),
+        readiness,
         element("ul", *(element("li", fact) for fact in facts), class_="facts"),
         element("nav", element("ul", *(element("li", link) for link in links)), aria_label="Sections"),
     )
@@ -426,7 +462,7 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
     held, faulty = len(holders), len(faults)
     shown = f"{summarize(choose_hardware(look), shows_all=True)}; {held} held by pods; {faulty} with faults."
     caption = element(
-        "figcaption", f"Where GPUs and NICs sit: {shown} The table of devices has the same in words."
+        "figcaption", f"GPUs and NICs by their place: {shown} The table of devices has the same as text."
     )
     # On a narrow screen the region scrolls, also by keyboard.
     box = element(
@@ -437,18 +473,20 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
 
 def _recent_events(events: Sequence[RecentEvent], now: float) -> Html:
     if not events:
-        return note("Nothing has happened yet: what the driver reports as Events also appears here.")
+        return note("No events yet. Events that the driver reports also appear here.")
     rows = [
         (
             show_time(item.at, now),
             element("span", item.reason, class_="bad" if item.kind == "Warning" else ""),
-            item.about,
+            name(item.about),
             f"{item.text} ({item.count} times)" if item.count > 1 else item.text,
         )
         for item in reversed(events[-MOST_EVENTS:])
     ]
     shown = table(
-        "The newest first; kept in memory since the driver started", ("When", "What", "About", "Words"), rows
+        "The newest first; kept in memory since the driver started",
+        ("Time", "Reason", "Object", "Message"),
+        rows,
     )
     return join([shown, _left_out(len(events) - MOST_EVENTS, "older ones: kubectl get events -A")])
 
@@ -458,7 +496,7 @@ _CLASS = {Severity.OK: "good", Severity.NOTE: "", Severity.WARNING: "bad", Sever
 
 def _findings(findings: Sequence[Finding]) -> Html:
     if not findings:
-        return note("Nothing has been found out yet.")
+        return note("No findings yet.")
     rows = [
         (
             finding.part,
@@ -468,7 +506,7 @@ def _findings(findings: Sequence[Finding]) -> Html:
         )
         for finding in findings
     ]
-    header = ("Part", "Severity", "Seen", "Why it matters, and what helps")
+    header = ("Part", "Severity", "Finding", "Advice")
     shown = table(
         "What the API server, the kubelet and the runtime can do, as seen by the driver", header, rows
     )

@@ -104,6 +104,22 @@ _CONTRAST = """() => {
 }"""
 
 
+_BROKEN_NAMES = r"""() => {
+  const told = [];
+  for (const span of document.querySelectorAll('.name')) {
+    const text = span.firstChild;
+    let start = 0;
+    for (const piece of text.data.split(/(?<=[-\/. ])/)) {
+      const range = document.createRange();
+      range.setStart(text, start);
+      range.setEnd(text, start += piece.length);
+      if (range.getClientRects().length > 1) told.push(`"${piece}" of "${text.data}" is on two lines`);
+    }
+  }
+  return told;
+}"""
+
+
 @dataclass
 class Sight:
     """A page as it is shown now."""
@@ -122,6 +138,10 @@ class Sight:
     def find_faint(self) -> list[str]:
         """Text whose contrast is less than 4.5."""
         return self._ask(_CONTRAST)
+
+    def find_broken_names(self) -> list[str]:
+        """Names that are broken elsewhere than after ``-``, ``/`` or ``.``."""
+        return self._ask(_BROKEN_NAMES)
 
     def find_elements(self, selector: str) -> list[str]:
         """Their texts."""

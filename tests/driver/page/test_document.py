@@ -82,7 +82,7 @@ def test_an_empty_node_says_what_is_normal() -> None:
     shown = " ".join(read(contents.empty()).text)
     assert "No claims are prepared on this node. That is normal" in shown
     assert "No device of this node has a place in the hardware" in shown
-    assert "Nothing has happened yet" in shown
+    assert "No events yet" in shown
     assert "not ready: runtime" in shown
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from dranet.driver.status_page.content import Content
+from dranet.driver.status_page.content import Content, SeenClaim
 from tests.data.layouts import LAYOUTS
 from tests.driver.page import contents
 from tests.driver.page.conftest import PagePort
@@ -37,11 +38,58 @@ def test_no_single_word_of_the_driver_is_broken_over_two_lines(
 ) -> None:
     port.content = contents.full()
     with screen.look(port.url, width) as sight:
-        lines = sight.page.locator("table span").evaluate_all(
+        lines = sight.page.locator("table span:not(.name)").evaluate_all(
             "spans => spans.map(span => [span.textContent, span.getClientRects().length])"
         )
     assert ["DeviceUnhealthy", 1] in lines
     assert [word for word, count in lines if " " not in word and count > 1] == []
+
+
+@pytest.mark.parametrize("width", [360, 768, 1024, 1280])
+def test_a_name_is_broken_after_a_hyphen_or_slash_only(screen: Screen, port: PagePort, width: int) -> None:
+    content = contents.full()
+    record = contents.new_claim(7, "work", [content.claims[0].record.devices[-1].device])
+    record = replace(record, claim=replace(record.claim, namespace="default", name="nics"))
+    pod = replace(record.pod, namespace="default", name="worker-0")
+    port.content = replace(content, claims=[*content.claims, SeenClaim(replace(record, pod=pod), True)])
+    with screen.look(port.url, width) as sight:
+        assert "default/worker-0" in sight.find_elements(".name")
+        assert sight.find_broken_names() == []
+        assert sight.find_overflows() == []
+
+
+@pytest.mark.parametrize("width", [360, 1024, 1280])
+def test_a_name_without_hyphens_is_broken_where_it_must_be(
+    screen: Screen, port: PagePort, width: int
+) -> None:
+    """As long as a label of DNS can be."""
+    content = contents.full()
+    record = contents.new_claim(7, "p" * 63, [content.claims[0].record.devices[-1].device], name="c" * 63)
+    port.content = replace(content, claims=[*content.claims, SeenClaim(record, is_attached=True)])
+    with screen.look(port.url, width) as sight:
+        assert sight.find_overflows() == []
+
+
+def test_a_link_keeps_its_name_in_table_and_picture_while_a_pod_has_it(
+    screen: Screen, port: PagePort
+) -> None:
+    port.content = contents.full()
+    with screen.look(port.url, 1280) as sight:
+        row = sight.page.get_by_role("row", name="pci-0000-18-00-0").last
+        assert "enp24s0np0 · mlx5_0" in row.inner_text()
+        assert "enp24s0np0 · mlx5_0" in sight.find_elements("svg.desk text")
+
+
+def test_readiness_is_a_badge_that_opens_and_open_while_a_part_is_not_ready(
+    screen: Screen, port: PagePort
+) -> None:
+    for content, is_open in ((contents.full(), False), (contents.empty(), True)):
+        port.content = content
+        with screen.look(port.url, 1280) as sight:
+            details = sight.page.locator("details table")
+            assert details.is_visible() is is_open
+            sight.page.locator("summary").click()
+            assert details.is_visible() is not is_open
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -61,11 +109,11 @@ def test_a_screen_reader_finds_its_way(screen: Screen, port: PagePort) -> None:
         with screen.look(port.url, width) as sight:
             roles = sight.find_roles()
             assert [roles[name] for name in ("banner", "navigation", "main", "contentinfo")] == [1, 1, 1, 1]
-            assert roles["table"] == 5, "cards on a phone are a table still"
-            assert roles["row"] == len(sight.find_elements("tr"))
+            assert roles["table"] == 4, "cards on a phone are a table still"
+            assert roles["row"] == len(sight.find_elements("section tr"))
             assert sight.find_elements("h1") == ["node-1"]
             assert sight.find_elements("h2") == [
-                "Readiness", "Claims", "Topology", "Devices", "Recent events", "Surroundings"
+                "Claims", "Topology", "Devices", "Recent events", "Surroundings"
             ]  # fmt: skip
             picture = sight.page.get_by_role("img", name="dgx-00")
             assert picture.is_visible()
@@ -111,7 +159,7 @@ def test_of_which_moment_it_is_stands_at_the_top_and_a_card_has_no_empty_lines(
     port.content = contents.full()
     with screen.look(port.url, 360) as sight:
         assert "as of 2026-09-21 14:13:20 UTC" in sight.page.locator("header").inner_text()
-        shown = sight.page.locator("section", has=sight.page.locator("#ready")).inner_text()
+        shown = sight.page.locator("section", has=sight.page.locator("#devices")).inner_text()
         assert "-" not in shown.split()
     with screen.look(port.url, 1280) as sight:
         assert sight.find_elements("#main td.none")

@@ -1,17 +1,16 @@
 """Shared by the tests of the image: the image, built once and kept; of what is locked, or, where the mirror
-has moved on, of what it serves now, which a test of its own says."""
+has moved on, of what it serves now, which a test of its own reports."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from testbed.debian.packages import PackagesUnavailable
 from tools.image.build import Image, describe_image, find_or_build
-from tools.image.debian import ARCHITECTURES, StaleLock
+from tools.image.debian import ARCHITECTURES
 from tools.image.wheels import WheelsUnavailable
 
 _FOLDER = "TEST_IMAGE_FOLDER"
@@ -28,41 +27,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_FIRST_BUILD_SECONDS))
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """An image, and what kept it from being the locked one."""
-
-    image: Image
-    stale: StaleLock | None = None
-
-
-def build(architecture: str | None = None) -> Built:
+def build(architecture: str | None = None) -> Image:
     """Skips the test where there are no packages to build from."""
     try:
-        try:
-            return Built(find_or_build(architecture))
-        except StaleLock as stale:
-            return Built(find_or_build(architecture, current=True), stale)
+        return find_or_build(architecture)
     except (PackagesUnavailable, WheelsUnavailable) as error:
         pytest.skip(f"no image: {error}")
 
 
 @pytest.fixture(scope="session", params=ARCHITECTURES)
-def built(request: pytest.FixtureRequest) -> Built:
+def image(request: pytest.FixtureRequest) -> Image:
     """Of each architecture."""
     return build(request.param)
 
 
 @pytest.fixture(scope="session")
-def image(built: Built) -> Image:
-    """Of each architecture."""
-    return built.image
-
-
-@pytest.fixture(scope="session")
 def image_here() -> Image:
     """Of this machine's architecture; a private tree, which has no network, finds it with :func:`enter`."""
-    image = build().image
+    image = build()
     os.environ[_FOLDER] = str(image.folder)
     return image
 

@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         pytest.skip("NotRoot: chroot(2) needs root")
     emulator = ["/qemu"] if host_architecture() != "arm64" else []
     root = tmp_path_factory.mktemp("arm64") / "rootfs"
-    shutil.copytree(build("arm64").image.root, root, symlinks=True)
+    shutil.copytree(build("arm64").root, root, symlinks=True)
     if emulator:
         try:
             shutil.copy(fetch_emulator(), root / "qemu")

@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
     if host_architecture() == "arm64":
         pytest.skip("arm64: each test of the profile shows this here")
     place = tmp_path / "rootfs"
-    shutil.copytree(build("arm64").image.root, place, symlinks=True)
+    shutil.copytree(build("arm64").root, place, symlinks=True)
     try:
         shutil.copy(fetch_emulator(), place / "qemu")
     except PackagesUnavailable as error:

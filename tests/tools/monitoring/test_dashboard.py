@@ -1,4 +1,4 @@
-"""The dashboard: what it asks for exists, Prometheus can read it, and Grafana can draw it."""
+"""The dashboards: what they ask for exists, Prometheus can read it, and Grafana can draw it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from testbed.prometheus import Promtool
 from tests.tools.monitoring.names import find_strangers
 from tests.tools.monitoring.queries import fill_in, list_queries
-from tools.monitoring import list_panels, read_dashboard
+from tools.monitoring import list_panels, read_dashboards
 
 JsonObject = dict[str, Any]
 
-DASHBOARD = read_dashboard()
+DASHBOARDS = read_dashboards()
 PANELS = list_panels()
-VARIABLES = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
+each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda one: one["uid"])
 
 UNITS = {"short", "percentunit", "Bps", "pps", "cps", "s", "bytes", "reqps"}
 """Ids of Grafana that are used here."""
@@ -45,12 +45,15 @@ def test_prometheus_reads_every_query(promtool: Promtool, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_it_has_the_shape_that_grafana_reads() -> None:
-    assert {"title", "uid", "schemaVersion", "panels", "templating", "time", "refresh"} <= DASHBOARD.keys()
-    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", DASHBOARD["uid"])
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+@each_dashboard
+def test_it_has_the_shape_that_grafana_reads(dashboard: JsonObject) -> None:
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time", "refresh"} <= dashboard.keys()
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", dashboard["uid"])
+    ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(ids) == len(set(ids))
-    for panel in PANELS:
+    (link,) = dashboard["links"]
+    assert set(link["tags"]) <= set(dashboard["tags"]), "it links to the others"
+    for panel in list_panels(dashboard):
         assert panel["type"] in ("timeseries", "stat", "bargauge", "table")
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         refs = [target["refId"] for target in panel["targets"]]
@@ -84,9 +87,10 @@ def test_panels_that_the_page_names_exist() -> None:
     assert {name for name in named if not any(title.startswith(name) for title in titles)} == set()
 
 
-def test_panels_fill_the_grid_and_cover_nothing() -> None:
+@each_dashboard
+def test_panels_fill_the_grid_and_cover_nothing(dashboard: JsonObject) -> None:
     taken: dict[tuple[int, int], str] = {}
-    for panel in DASHBOARD["panels"]:
+    for panel in dashboard["panels"]:
         grid = panel["gridPos"]
         assert 0 <= grid["x"] <= 24 - grid["w"]
         for x in range(grid["x"], grid["x"] + grid["w"]):
@@ -97,13 +101,14 @@ def test_panels_fill_the_grid_and_cover_nothing() -> None:
     assert {y for _, y in taken} == set(range(bottom + 1)), "an empty line"
 
 
-def test_variables_are_defined_in_the_order_in_which_they_are_used() -> None:
-    defined = [one["name"] for one in DASHBOARD["templating"]["list"]]
-    assert defined == ["datasource", *(one["name"] for one in VARIABLES)]
-    for number, query in enumerate((one["query"]["query"] for one in VARIABLES), start=1):
+@each_dashboard
+def test_variables_are_defined_in_the_order_in_which_they_are_used(dashboard: JsonObject) -> None:
+    variables = [one for one in dashboard["templating"]["list"] if one["type"] == "query"]
+    defined = [one["name"] for one in dashboard["templating"]["list"]]
+    assert defined == ["datasource", *(one["name"] for one in variables)]
+    for number, query in enumerate((one["query"]["query"] for one in variables), start=1):
         assert set(re.findall(r"\$(\w+)", query)) <= set(defined[:number])
         assert list(find_strangers(fill_in(query.removeprefix("label_values(").rpartition(",")[0]))) == []
-    used = set(
-        re.findall(r"\$(\w+)", " ".join(target["expr"] for panel in PANELS for target in panel["targets"]))
-    )
+    exprs = (target["expr"] for panel in list_panels(dashboard) for target in panel["targets"])
+    used = set(re.findall(r"\$(\w+)", " ".join(exprs)))
     assert used - {"__rate_interval"} <= set(defined)

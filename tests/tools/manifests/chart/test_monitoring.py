@@ -6,7 +6,8 @@ import json
 
 from tests.tools.manifests.chart.rendering import JsonObject, find, render
 from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
-from tools.monitoring import list_alerts, read_dashboard, read_rules
+from tools.monitoring import RUNBOOK, list_alerts, read_dashboards, read_rules
+from tools.project import read_project
 
 RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
 
@@ -17,8 +18,13 @@ def list_annotations(item: JsonObject) -> list[JsonObject]:
 
 
 def test_the_rules_of_the_object_are_those_of_the_file() -> None:
-    rule = find(render(MONITORED), "PrometheusRule")
+    rule = find(render({"monitoring": {"rules": {"enabled": True, "runbookUrl": RUNBOOK}}}), "PrometheusRule")
     assert rule["spec"] == read_rules()
+
+
+def test_runbooks_lead_to_the_page_of_this_version() -> None:
+    links = [one["runbook_url"] for one in list_annotations(find(render(RULES_ON), "PrometheusRule"))]
+    assert links == [f"{read_project().page(RUNBOOK)}#{alert.anchor}" for alert in list_alerts()]
 
 
 def test_runbooks_lead_where_the_values_say() -> None:
@@ -41,11 +47,14 @@ def test_templates_of_prometheus_are_left_to_prometheus() -> None:
     assert any("{{ $labels.node }}" in one["summary"] for one in told)
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_the_dashboards_are_whole() -> None:
     config_map = next(
         item for item in render(MONITORED) if item["metadata"]["name"].endswith("dashboard-json")
     )
-    assert json.loads(config_map["data"]["dranet.json"]) == read_dashboard()
+    rendered = {name: json.loads(text) for name, text in config_map["data"].items()}
+    assert rendered.keys() == {"dranet.json", "dranet-nodes.json", "dranet-workloads.json"}
+    assert [one["uid"] for one in rendered.values()] == [name.removesuffix(".json") for name in rendered]
+    assert sorted(map(str, rendered.values())) == sorted(map(str, read_dashboards()))
     assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 

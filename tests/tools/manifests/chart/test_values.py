@@ -19,6 +19,7 @@ from tools.manifests.chart_settings import free_settings
 from tools.manifests.pod_security import APPARMOR_TYPE, SELINUX_TYPE
 from tools.manifests.tenant_policy import POWERFUL_PATHS
 from tools.manifests.values import build_schema, list_values, mount_key, refused_values, walk
+from tools.monitoring import DASHBOARDS, RULES
 from tools.pages.chart import build_chart, render_plain_manifests, values_page
 
 TEXT = (CHART / "values.yaml").read_text()
@@ -54,7 +55,7 @@ def test_the_chart_is_of_the_version_of_the_driver() -> None:
 def test_nothing_of_the_chart_is_left_over_from_earlier() -> None:
     folder = CHART / "files"
     generated = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    by_hand = {"monitoring/rules.yaml", "monitoring/dashboard.json"}
+    by_hand = {f"monitoring/{file.name}" for file in (RULES, *DASHBOARDS)}
     assert generated == set(build_chart_files()) | by_hand
 
 

@@ -1,0 +1,41 @@
+"""Shared by the tests of a release: its parts, made as ``make release-dry-run`` makes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.image.conftest import build
+from tools.image.debian import ARCHITECTURES
+from tools.project import REPOSITORY
+
+MAKE_SECONDS = 300
+"""What a test may take that makes a part of a release."""
+
+
+def make(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools.release", "build", "--output", str(folder), "--only", *parts]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=MAKE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything but the images."""
+    folder = tmp_path_factory.mktemp("release")
+    done = make(folder, "python", "chart", "notes", "plugin", "seal")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images of both architectures; a test is skipped where they cannot be built."""
+    for architecture in ARCHITECTURES:
+        build(architecture)
+    folder = tmp_path_factory.mktemp("images")
+    done = make(folder, "images")
+    assert done.returncode == 0, done.stderr
+    return folder

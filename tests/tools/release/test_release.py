@@ -1,0 +1,258 @@
+"""A release, made as ``make release-dry-run`` makes it: what is in the folder, by the field's own tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dranet import __version__
+from tests.tools.release.conftest import MAKE_SECONDS
+from tests.tools.release.go_tools import run_go_tool
+from tools.project import REPOSITORY, Project, ProjectError, read_project
+from tools.release.__main__ import check_tag
+from tools.release.notes import NotesError, find_notes, list_changes
+
+pytestmark = pytest.mark.process
+
+PROJECT = read_project()
+CAPTURE = REPOSITORY / "tests/data/dgx-h100/capture.json"
+IMAGE = f"dranet-image-{__version__}"
+
+
+@pytest.fixture(scope="module")
+def programs(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel in a virtualenv of its own, away from the checkout, with the locked versions of the rest."""
+    folder = tmp_path_factory.mktemp("virtualenv")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    constraints = folder / "constraints.txt"
+    lines = (REPOSITORY / "requirements-dev.lock").read_text().splitlines()
+    constraints.write_text("\n".join(line.rstrip("\\ ") for line in lines if "==" in line))
+    (wheel,) = release.glob("*.whl")
+    pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*pip, "--constraint", str(constraints), f"{wheel}[desk]"], capture_output=True, text=True
+    )
+    if "NewConnectionError" in done.stderr or "No matching distribution" in done.stderr:
+        pytest.skip(f"no registry of Python packages answers: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return folder / "bin"
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(MAKE_SECONDS)
+def test_the_commands_of_the_wheel_work(programs: Path) -> None:
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert all(os.access(programs / name, os.X_OK) for name in scripts)
+    for name in {"dranet", "kubectl-dranet"} & set(scripts):
+        assert run(programs / name, "--version").split()[-1] == __version__
+        claim = yaml.safe_load_all(run(programs / name, "claim", "new", "--facts", CAPTURE))
+        assert "ResourceClaimTemplate" in {item["kind"] for item in claim}
+
+
+@pytest.mark.timeout(MAKE_SECONDS)
+def test_the_wheel_knows_where_the_project_lives(programs: Path) -> None:
+    code = (
+        "from importlib.metadata import metadata as m; print(*m('dranet').get_all('Project-URL'), sep='\\n')"
+    )
+    urls = run(programs / "python", "-c", code).splitlines()
+    assert urls == [f"{name}, {url}" for name, url in PROJECT.urls.items()]
+
+
+@pytest.mark.timeout(MAKE_SECONDS)
+def test_the_page_on_pypi_has_no_link_that_works_in_a_checkout_alone(release: Path) -> None:
+    (wheel,) = release.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        about = archive.read(name).decode()
+    links = re.findall(r"\]\(([^)]+)\)|(?:src|href|srcset)=\"([^\"]+)\"", about)
+    assert links
+    assert [link for pair in links for link in pair if link and not link.startswith(("https://", "#"))] == []
+    ours = {link for link, _ in links if link.startswith(PROJECT.repository)}
+    assert f"{PROJECT.page('docs/README.md')}" in {link.partition("#")[0] for link in ours}
+
+
+@pytest.mark.timeout(MAKE_SECONDS)
+def test_the_single_file_is_the_whole_command_line(release: Path, tmp_path: Path) -> None:
+    (archive,) = release.glob("kubectl-dranet-v*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    for arguments in (["--version"], ["claim", "new", "--facts", CAPTURE], ["topology", "--facts", CAPTURE]):
+        command = [tmp_path / "kubectl-dranet", *arguments]
+        done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_krew_takes_its_manifest(release: Path) -> None:
+    done = run_go_tool("validate-krew-manifest", "-skip-install", "-manifest", str(release / "dranet.yaml"))
+    assert done.returncode == 0, done.stderr
+    (entry,) = yaml.safe_load((release / "dranet.yaml").read_text())["spec"]["platforms"]
+    archive = release / entry["uri"].rpartition("/")[2]
+    assert entry["uri"] == PROJECT.download(archive.name)
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == entry["sha256"]
+
+
+def test_the_chart_and_the_manifests_name_the_image_of_the_release(release: Path) -> None:
+    with tarfile.open(release / f"dranet-{__version__}.tgz") as tar:
+        files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    values, about = files["dranet/values.yaml"], files["dranet/Chart.yaml"]
+    assert yaml.safe_load(values)["image"]["repository"] == PROJECT.image
+    assert yaml.safe_load(yaml.safe_load(about)["annotations"]["artifacthub.io/changes"])
+    objects = list(yaml.safe_load_all((release / "install.yaml").read_text()))
+    plain = [
+        item
+        for file in sorted((REPOSITORY / "deploy").glob("*.yaml"))
+        if file.name != "kustomization.yaml"
+        for item in yaml.safe_load_all(file.read_text())
+    ]
+    assert sorted(map(name_object, objects)) == sorted(map(name_object, plain))
+    assert objects[0]["kind"] == "Namespace"
+    (daemonset,) = (item for item in objects if item["kind"] == "DaemonSet")
+    pod = daemonset["spec"]["template"]["spec"]
+    assert {one["image"] for one in (*pod["containers"], *pod["initContainers"])} == {
+        f"{PROJECT.image}:{__version__}"
+    }
+
+
+def name_object(item: dict[str, dict[str, str]]) -> tuple[str, str]:
+    return str(item["kind"]), item["metadata"]["name"]
+
+
+def test_checksums_and_provenance_name_every_file(release: Path) -> None:
+    shutil.which("sha256sum") or pytest.skip("this machine has no sha256sum")
+    done = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=release, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    files = {path.name for path in release.iterdir()} - {"SHA256SUMS"}
+    assert {line.partition(":")[0] for line in done.stdout.splitlines()} == files
+    statement = json.loads((release / f"dranet-{__version__}.intoto.json").read_text())
+    assert {subject["name"] for subject in statement["subject"]} == files - {
+        f"dranet-{__version__}.intoto.json"
+    }
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+
+
+@pytest.mark.timeout(MAKE_SECONDS)
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architecture: str) -> None:
+    from spdx_tools.spdx.parser.parse_anything import parse_file
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    document = parse_file(str(images / f"{IMAGE}-{architecture}.spdx.json"))
+    assert validate_full_spdx_document(document) == []
+    addresses = {package.name: package.external_references[0].locator for package in document.packages}
+    assert addresses["libc6"].startswith("pkg:deb/debian/libc6@")
+    assert addresses["libc6"].endswith(f"?arch={architecture}&distro=trixie")
+    assert addresses["dranet"] == f"pkg:pypi/dranet@{__version__}"
+    assert {"grpcio", "libssl3t64", "cel-expr-python"} <= set(addresses)
+    manifest = read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]
+    (checksum,) = document.packages[0].checksums
+    assert manifest["digest"] == f"sha256:{checksum.value}"
+
+
+@pytest.mark.timeout(MAKE_SECONDS)
+def test_one_archive_has_the_image_for_both_architectures(images: Path) -> None:
+    archive = images / f"{IMAGE}.tar"
+    (entry,) = read_index(archive)["manifests"]
+    assert entry["annotations"]["io.containerd.image.name"] == f"{PROJECT.image}:{__version__}"
+    with tarfile.open(archive) as tar:
+        names = {member.name for member in tar}
+        index = json.loads(tar.extractfile(f"blobs/sha256/{entry['digest'][7:]}").read())  # type: ignore[union-attr]
+    assert [one["platform"]["architecture"] for one in index["manifests"]] == ["amd64", "arm64"]
+    for one, architecture in zip(index["manifests"], ("amd64", "arm64"), strict=True):
+        assert f"blobs/sha256/{one['digest'][7:]}" in names
+        assert one["digest"] == read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]["digest"]
+
+
+def read_index(archive: Path) -> dict[str, list[dict[str, Any]]]:
+    with tarfile.open(archive) as tar:
+        return json.loads(tar.extractfile("index.json").read())  # type: ignore[no-any-return, union-attr]
+
+
+def test_the_workflow_is_refused_where_the_project_has_no_home() -> None:
+    command = [sys.executable, "-m", "tools.release", "check", f"v{__version__}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    if PROJECT.is_placeholder:
+        assert done.returncode == 1
+        assert f"nothing is published: pyproject.toml names {PROJECT.repository}" in done.stderr
+        assert "python -m tools.project https://github.com/OWNER/NAME" in done.stderr
+    assert (done.stdout == "") == (done.returncode != 0)
+
+
+CHANGELOG = """# Changelog
+
+## Unreleased
+
+- Later.
+
+## 0.2.0 (2027-03-01)
+
+- `dranet run`: does a [thing](docs/x.md). It is
+  long.
+- **More**: yes.
+
+## 0.1.0 (2027-01-01)
+
+- First.
+"""
+
+
+def test_the_notes_are_the_section_of_the_version() -> None:
+    notes = find_notes(CHANGELOG, "0.2.0", strict=True)
+    assert notes.startswith("- `dranet run`")
+    assert notes.endswith("yes.")
+    assert list_changes(notes) == ["dranet run: does a thing", "More: yes"]
+    assert find_notes(CHANGELOG, "0.3.0", strict=False) == "- Later."
+    with pytest.raises(NotesError, match=r"no section 0\.3\.0: write `## 0\.3\.0 \(YYYY-MM-DD\)`"):
+        find_notes(CHANGELOG, "0.3.0", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("repository", "here", "tag", "complaint"),
+    [
+        ("https://github.example.com/a/dranet", "a/dranet", f"v{__version__}", "nothing is published"),
+        ("https://github.com/a/dranet", "b/dranet", f"v{__version__}", "this runs in b/dranet"),
+        ("https://github.com/a/dranet", "a/dranet", "v9.9.9", "the tag is v9.9.9"),
+    ],
+)
+def test_a_tag_of_something_else_is_refused(
+    repository: str, here: str, tag: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.release.__main__.read_project", lambda: Project(repository))
+    monkeypatch.setenv("GITHUB_REPOSITORY", here)
+    with pytest.raises(ProjectError, match=complaint):
+        check_tag(tag)
+
+
+def test_a_tag_of_this_version_at_home_has_what_the_workflow_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.release.__main__.read_project", lambda: Project("https://github.com/A/dranet"))
+    monkeypatch.setattr("tools.release.__main__.find_notes", lambda *_, strict: "- First." if strict else "")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "A/dranet")
+    assert check_tag(f"v{__version__}") == {
+        "version": __version__,
+        "image": "ghcr.io/a/dranet",
+        "charts": "oci://ghcr.io/a/charts",
+        "prerelease": "false",
+    }
+
+
+def test_the_outputs_are_those_that_the_workflow_reads() -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/release.yml").read_text())
+    assert list(workflow["jobs"]["check"]["outputs"]) == ["version", "image", "charts", "prerelease"]
