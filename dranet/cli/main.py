@@ -174,12 +174,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        drop_output()
+        _drop_output()
         return EXIT_BROKEN_PIPE
     except OSError as error:
         if error.errno not in _OUTPUT_IS_FULL:
             raise
-        drop_output()
+        _drop_output()
         print(f"dranet: cannot write the output: {error.strerror}", file=sys.stderr)
         return EXIT_FAILED
     return code
@@ -195,6 +195,12 @@ def _run(typed: list[str], prog: str) -> int:
     return int(options.run(options))
 
 
+def _drop_output() -> None:
+    from dranet.terminal import drop_output  # not for a probe that starts every few seconds
+
+    drop_output()
+
+
 def _explain_missing(error: ModuleNotFoundError) -> int:
     """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
     missing = error.name or ""
@@ -206,11 +212,6 @@ def _explain_missing(error: ModuleNotFoundError) -> int:
         raise error
     print(f"dranet: {remedy}", file=sys.stderr)
     return EXIT_FAILED
-
-
-def drop_output() -> None:
-    """Drop what is still buffered, so that the last flush of Python does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

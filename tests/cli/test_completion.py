@@ -77,7 +77,8 @@ def test_fish(scripts: Path, words: tuple[str, ...], wanted: set[str]) -> None:
 
 @needs("zsh")
 @pytest.mark.parametrize(
-    ("typed", "wanted"), [("dranet vali", "dranet validate"), ("dranet doctor --fail", "dranet doctor --fail-on")]
+    ("typed", "wanted"),
+    [("dranet vali", "dranet validate"), ("dranet doctor --fail", "dranet doctor --fail-on")],
 )
 def test_zsh(scripts: Path, typed: str, wanted: str) -> None:
     """Its completion works in its line editor alone, so it gets a terminal."""

@@ -358,6 +358,21 @@ def test_there_are_no_colours_in_a_pipe_and_none_where_they_are_unwanted(
     assert not find_screen().colours
 
 
+@pytest.mark.parametrize("name", ["CLICOLOR_FORCE", "FORCE_COLOR"])
+def test_colours_can_be_had_in_a_pipe_unless_they_are_unwanted(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for value, wanted in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv(name, value)
+        assert find_screen().colours is wanted
+    assert find_screen().red("x") == "\x1b[1;31mx\x1b[0m"
+    assert find_screen().yellow("x") == "\x1b[1;33mx\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not find_screen().colours
+
+
 # -- words ----------------------------------------------------------------------------------------------
 
 

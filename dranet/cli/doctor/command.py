@@ -200,10 +200,16 @@ def _exit_code(findings: Sequence[Finding], fail_on: str) -> int:
 def _show_bundle(options: argparse.Namespace, ignored: Collection[str]) -> int:
     """Print what the doctor found where the bundle was made."""
     manifest, document = read_bundle(options.read)
-    findings = _leave_out(list(map(parse_finding, document["findings"])), ignored)
+    try:
+        findings = _leave_out(list(map(parse_finding, document["findings"])), ignored)
+        about = describe_manifest(manifest, options.read)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a stranger may have made it
+        raise SettingsError(
+            f"-f {options.read}: the bundle has other fields than this dranet reads"
+        ) from error
     _print(findings, {**document, "findings": [finding.to_json() for finding in findings]}, options)
     if options.output == "text":
-        print(describe_manifest(manifest, options.read))
+        print(about)
     return _exit_code(findings, options.fail_on)
 
 
