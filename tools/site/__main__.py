@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sphinx.cmd.build import build_main
 
-from tools.site.pages import DOCS, REPOSITORY
+from tools.project import REPOSITORY
+from tools.site.pages import DOCS
 
 FOLDER = REPOSITORY / "build/site"
 

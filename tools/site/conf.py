@@ -6,7 +6,8 @@ from pygments.lexers.go import GoLexer
 from sphinx.application import Sphinx
 
 from dranet import __version__
-from tools.site.pages import HOME, REPOSITORY, add_navigation, copy_index, lead_outside_links_home
+from tools.project import REPOSITORY
+from tools.site.pages import PROJECT, add_navigation, copy_index, lead_outside_links_home
 
 project = "dranet"
 version = release = __version__
@@ -29,11 +30,12 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_search_scorer = str(REPOSITORY / "tools/site/scorer.js")
+html_favicon = str(REPOSITORY / "charts/icon.svg")
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {
-    "source_view_link": f"{HOME}/blob/main/docs/{{filename}}",
+    "source_view_link": PROJECT.page("docs/{filename}"),
     "top_of_page_buttons": ["view"],
 }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import tomllib
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from sphinx.application import Sphinx
 
-REPOSITORY = Path(__file__).parents[2]
+from tools.project import REPOSITORY, read_project
+
 DOCS = REPOSITORY / "docs"
 INDEX = "README"
 
@@ -27,8 +27,7 @@ SECTIONS: Mapping[str, str] = {
 CHAPTERS: Mapping[str, str] = {"dev": "decisions/README"}
 """Pages that end a section and have pages of their own below them: one line of the sidebar that opens."""
 
-_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-HOME: str = _PROJECT.get("urls", {}).get("Repository", "https://github.example.com/dranet/dranet")
+PROJECT = read_project()
 
 _LINK = re.compile(r"(?<=\]\()((?:\.\./)+[^)\s#]*)(#[^)\s]*)?(?=\))")
 
@@ -73,8 +72,7 @@ def lead_outside_links_home(_: Sphinx, page: str, source: list[str]) -> None:
         target = (folder / link[1]).resolve()
         if target.is_relative_to(DOCS):
             return link[0]
-        kind = "tree" if target.is_dir() else "blob"
-        return f"{HOME}/{kind}/main/{target.relative_to(REPOSITORY)}{link[2] or ''}"
+        return PROJECT.page(str(target.relative_to(REPOSITORY))) + (link[2] or "")
 
     source[0] = _LINK.sub(lead, source[0])
 
