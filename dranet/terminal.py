@@ -111,6 +111,11 @@ def print_document(text: str) -> None:
     print(text)
 
 
+def drop_output() -> None:
+    """Drop what is still buffered, so that the last flush of Python does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error

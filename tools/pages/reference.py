@@ -21,6 +21,7 @@ from dranet.settings import DECLARATIONS, Declaration
 from dranet.view.options import default_text
 from tools.pages.alerts import alerts_page
 from tools.pages.chart import build_chart, can_render, refresh_values, render_plain_manifests, values_page
+from tools.pages.cli import cli_page
 from tools.pages.doctor import SCHEMA_NAME as DOCTOR_SCHEMA_NAME
 from tools.pages.doctor import checks_page, doctor_schema
 from tools.pages.examples import write_examples
@@ -78,6 +79,7 @@ def build_pages() -> Mapping[str, str]:
         DOCTOR_SCHEMA_NAME: doctor_schema(),
         "permissions.md": permissions_page(),
         "values.md": values_page(),
+        "cli.md": cli_page(),
         "rights.md": rights_page(),
         "restored.md": restored_page(),
         "validate-rules.md": validate_rules_page(),

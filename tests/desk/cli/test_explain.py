@@ -802,6 +802,14 @@ def test_a_live_cluster_is_explained_and_what_files_would_add_to_it(
                 "claim team-a/pair: it can be allocated on the only node",
             )
             code, out = await asyncio.to_thread(explained, "pod", "trainer", *arguments, "-f", CLUSTER)
+            for context, found in (("team-a", 0), ("empty", 1)):
+                written = json.loads(kubeconfig.read_text())
+                written["contexts"][0]["context"]["namespace"] = context
+                (tmp_path / context).write_text(json.dumps(written))
+                own = ("--kubeconfig", tmp_path / context)
+                assert (await asyncio.to_thread(explained, "claim", "pair", *own))[0] == found
+                named = (*own, "--namespace", "team-a")
+                assert (await asyncio.to_thread(explained, "claim", "pair", *named))[0] == 0
             async with ApiClient(access_from_url(server.url)) as admin:
                 await admin.create("/apis/resource.k8s.io/v1/devicetaintrules", TAINT_RULE)
             tainted = await asyncio.to_thread(explained, "claim", "pair", *arguments)
