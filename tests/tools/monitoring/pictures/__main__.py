@@ -32,6 +32,7 @@ from testbed.node.iproute import run_batch
 from testbed.prometheus import Prometheus, fetch_prometheus, find_prometheus, run_prometheus
 from testbed.runtimes import stand_in
 from tests.support.objects import device_class
+from tests.support.screen import Screen, open_screen
 from tests.tools.monitoring.pictures.drawing import Series, draw, read_answer
 from tests.tools.monitoring.queries import fill_in
 from tools.monitoring import DASHBOARDS, list_panels, read_dashboards, read_rules
