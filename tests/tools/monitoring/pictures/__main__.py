@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.driver.page.screen import Screen, open_screen
-
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from testbed.cluster import Testbed
 from testbed.debian.browser import fetch_browser
