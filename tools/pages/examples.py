@@ -15,10 +15,11 @@ from dranet.cli.main import EXIT_FAILED, main
 PAGES = (
     "commands/claim-new.md",
     "commands/explain.md",
+    "commands/nodes.md",
     "guides/gb200-gb300.md",
     "guides/gpus-by-nvidia-dra.md",
     "commands/topology.md",
-    "operations/troubleshooting.md",
+    "reference/messages.md",
     "commands/validate.md",
     "reference/claim-new-rules.md",
     "reference/explain-output.md",

@@ -52,11 +52,8 @@ def _describe_attribute(a: Attribute) -> tuple[str, ...]:
 
 
 def settings_page() -> str:
-    head = ("flag", "environment", "key in the file", "default", "meaning")
-    rows = (
-        (f"`{one.flag}`", f"`{one.environment}`", f"`{one.name}`", _default(one), one.description)
-        for one in DECLARATIONS.values()
-    )
+    head = ("setting", "default", "meaning")
+    rows = ((f"`{one.name}`", _default(one), one.description) for one in DECLARATIONS.values())
     return fill("settings.md", settings=table(head, rows))
 
 
