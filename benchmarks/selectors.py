@@ -26,7 +26,7 @@ device.driver == "dra.net" && cel.bind(d, device.attributes["dra.net"],
     && has(d.ipv4) && isCIDR(d.ipv4) && cidr("10.0.0.0/8").containsCIDR(d.ipv4)
     && d.firmwareVersion.isGreaterThan(semver("1.0.0")))
 """
-FILE = Path("examples/aligned-gpu-and-nic.yaml")
+FILE = Path("deploy/deviceclasses.yaml")
 
 
 def run() -> Iterator[Result]:

@@ -1,6 +1,7 @@
 """``dranet``: one program, a module for each command or two. No decisions, only arguments and print-outs.
 
-It is a plugin of kubectl too: as ``kubectl-dranet`` it runs as ``kubectl dranet``.
+It is a plugin of kubectl too: as ``kubectl-dranet`` it runs as ``kubectl dranet``, and as
+``kubectl_complete-dranet`` it completes what is typed after that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EXIT_BROKEN_PIPE = 141
 
 VERSION_FLAG, HELP, HELP_FLAGS = "--version", "help", ("-h", "--help")
 _OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-_COMPLETION_ENVIRONMENT = "_ARGCOMPLETE"
+_COMPLETION, _COMPLETION_ENVIRONMENT = "dranet.cli.completion", "_ARGCOMPLETE"
 
 
 class Command(NamedTuple):
@@ -67,6 +68,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "run": Command("dranet.cli.run", "run the driver on this node"),
         "ready": Command("dranet.cli.pod", "exit with 0 if the driver of this pod is ready"),
         "seccomp": Command("dranet.cli.pod", "print the driver's seccomp profile, or put it on the node"),
+        "installed": Command("dranet.cli.installed", "exit with 0 if the driver is ready on its nodes"),
     },
     "Other commands": {
         "version": Command(
@@ -159,7 +161,9 @@ def _hint_new_name(old: str, others: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad arguments or settings."""
     if _COMPLETION_ENVIRONMENT in os.environ:
-        import_module("dranet.cli.completion").complete_for_shell()
+        import_module(_COMPLETION).complete_for_shell()
+    if Path(sys.argv[0]).name.startswith("kubectl_complete-dranet"):
+        import_module(_COMPLETION).complete_for_kubectl()
     typed = sys.argv[1:] if arguments is None else list(arguments)
     # pydantic would read the metadata of every installed package to look for plugins: 50 ms for nothing
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.kubectl import find_kubectl
+
 pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
@@ -109,6 +111,14 @@ def read_until(terminal: int, wanted: str) -> None:
 def test_kubectl_gets_the_words_and_what_to_do_with_them(words: tuple[str, ...], wanted: set[str]) -> None:
     *lines, directive = run([BIN / "kubectl_complete-dranet", *words[1:]]).splitlines()
     assert {line.partition("\t")[0].strip() for line in lines} == wanted
+    assert directive == ":4"
+
+
+def test_kubectl_itself_runs_the_plugin_and_completes_it() -> None:
+    kubectl = find_kubectl()
+    assert run([kubectl, "dranet", "topology", "--help"]).startswith("usage: kubectl dranet topology ")
+    *lines, directive = run([kubectl, "__complete", "dranet", "topology", "--outp"]).splitlines()
+    assert [line.partition("\t")[0] for line in lines] == ["--output", "--output-file"]
     assert directive == ":4"
 
 

@@ -81,7 +81,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         assert exported, said
         variable, path = exported.groups()
         folder = tmp_path_factory.mktemp("user")
-        (folder / "trainer.yaml").write_text(find_block("A claim and a pod to copy", "yaml"))
         (folder / "ranks.yaml").write_text(RANKS)
         yield {
             **os.environ,
@@ -103,16 +102,15 @@ def run_shell(script: str, environment: dict[str, str]) -> str:
 
 
 def test_the_readmes_installation_ends_with_an_aligned_pod(shell: dict[str, str]) -> None:
-    install, use = find_block("Install", ""), find_block("Install", "", 1)
+    install, use = find_block("Install", ""), find_block("Claim a NIC next to a GPU", "")
     published = run_shell(install, shell)
     assert 'daemon set "dranet" successfully rolled out' in published
-    use = use.replace("trainer.yaml", "$FOLDER/trainer.yaml")
     seen = run_shell(use, shell)
     assert re.search(r"net1@\S+: <BROADCAST,MULTICAST,UP,LOWER_UP\b", seen), seen
     assert "PIX to gpu-" in seen
     logs = run_shell("kubectl -n dranet-system logs daemonset/dranet", shell)
     assert "registered with the kubelet as dra.net" in logs
-    run_shell("kubectl delete -f $FOLDER/trainer.yaml", shell)
+    run_shell("kubectl delete -f examples/aligned-gpu-and-nic.yaml", shell)
 
 
 def test_pods_on_two_nodes_reach_each_other_through_their_nics(shell: dict[str, str]) -> None:

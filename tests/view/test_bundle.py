@@ -70,6 +70,7 @@ def test_other_names_and_links_in_it_are_not_files() -> None:
         (archive({"dranet-bundle/manifest.json": b"{}"}), "it has no capture.json"),
         (archive({}), "no support bundle"),
     ],
+    ids=["empty", "no gzip", "no archive", "cut", "not whole", "no files"],
 )
 def test_what_is_none_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(SettingsError, match=why):

@@ -28,6 +28,11 @@ def read_readme() -> str:
 MANIFESTS = {"README.md": read_readme()}
 
 
+def test_the_readme_shows_the_example_that_it_names() -> None:
+    example = (REPOSITORY / "examples/aligned-gpu-and-nic.yaml").read_text()
+    assert list(yaml.safe_load_all(read_readme())) == list(yaml.safe_load_all(example))
+
+
 def a_scenario(objects: list[dict[str, Any]]) -> dict[str, Any]:
     pods = [item["metadata"]["name"] for item in objects if item["kind"] == "Pod"]
     assert pods, "a manifest without a pod shows nothing"

@@ -30,6 +30,10 @@ _TAINT_RULES = tuple(
 )
 """Served by few clusters, each in a version of its time."""
 
+DRIVER_PODS = {"app.kubernetes.io/part-of": "dranet", "app.kubernetes.io/component": "driver"}
+"""The labels that the chart gives the driver's pods."""
+DRIVER_SELECTOR = ",".join(f"{name}={value}" for name, value in DRIVER_PODS.items())
+
 _NO_V1 = "the cluster serves no resource.k8s.io/v1, which takes Kubernetes 1.34"
 _WITHOUT_A_CLUSTER = "without a kubeconfig here: kubectl get ... -A -o json | dranet ... -f -"
 _FROM_FILES = "objects can also come from files: -f FILE, or --capture CAPTURE"

@@ -16,7 +16,8 @@ from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.transport import access_from_url
-from dranet.desk.cli.version import DRIVER_PODS, find_commit, group_pods, warn_of_skew
+from dranet.desk.cli.object_cluster import DRIVER_PODS
+from dranet.desk.cli.version import find_commit, group_pods, warn_of_skew
 from testbed.apiserver.server import ApiServer
 
 pytestmark = pytest.mark.process
@@ -25,11 +26,10 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def pod(name: str, node: str, version: str) -> dict[str, Any]:
-    labels = dict(pair.split("=") for pair in DRIVER_PODS.split(","))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": labels | {"app.kubernetes.io/version": version}},
+        "metadata": {"name": name, "labels": {**DRIVER_PODS, "app.kubernetes.io/version": version}},
         "spec": {
             "nodeName": node,
             "containers": [{"name": "dranet", "image": f"registry.example/dranet:{version}"}],
@@ -91,8 +91,8 @@ def test_without_a_cluster_the_client_comes_first_and_then_the_reason(
 
 def test_the_chart_gives_its_pods_the_labels() -> None:
     helpers = (REPOSITORY / "charts/dranet/templates/_helpers.tpl").read_text()
-    for pair in DRIVER_PODS.split(","):
-        assert pair.replace("=", ": ") in helpers
+    for name, value in DRIVER_PODS.items():
+        assert f"{name}: {value}" in helpers
 
 
 def test_the_drivers_of_a_cluster_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
