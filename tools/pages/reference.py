@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.desk.cli.validate import describe_rules
 from dranet.model.attributes import (
     CATALOGUE,
     DOMAIN,
@@ -51,17 +52,18 @@ def _describe_attribute(a: Attribute) -> tuple[str, ...]:
 
 
 def settings_page() -> str:
-    head = ("flag", "environment", "key in the file", "default", "meaning")
-    rows = (
-        (f"`{one.flag}`", f"`{one.environment}`", f"`{one.name}`", _default(one), one.description)
-        for one in DECLARATIONS.values()
-    )
+    head = ("setting", "default", "meaning")
+    rows = ((f"`{one.name}`", _default(one), one.description) for one in DECLARATIONS.values())
     return fill("settings.md", settings=table(head, rows))
 
 
 def _default(setting: Declaration) -> str:
     text = default_text(setting.default)
     return f"`{text}`" if text else "-"
+
+
+def validate_rules_page() -> str:
+    return fill("validate-rules.md", rules=describe_rules())
 
 
 def build_pages() -> Mapping[str, str]:
@@ -80,6 +82,7 @@ def build_pages() -> Mapping[str, str]:
         "cli.md": cli_page(),
         "rights.md": rights_page(),
         "restored.md": restored_page(),
+        "validate-rules.md": validate_rules_page(),
     }
     return {f"reference/{name}": text for name, text in reference.items()}
 

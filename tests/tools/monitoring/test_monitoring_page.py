@@ -47,7 +47,7 @@ def test_the_scrape_config_sees_to_what_the_pod_monitor_sees_to() -> None:
 
 
 def test_commands_of_alerts_are_for_the_release_that_is_installed() -> None:
-    values = {"monitoring": {"rules": {"enabled": True}}, "settings": {"driver_name": "nics.example.com"}}
+    values = {"prometheusRule": {"enabled": True}, "settings": {"driver_name": "nics.example.com"}}
     rules = yaml.safe_dump(find(render(values, namespace="kube-system"), "PrometheusRule"), width=10_000)
     assert "dranet-system" not in rules
     assert "kubectl -n kube-system get pods -o wide -l dra.net/pool" in rules

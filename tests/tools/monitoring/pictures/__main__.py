@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.driver.page.screen import Screen, open_screen
+
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from testbed.cluster import Testbed
 from testbed.debian.browser import fetch_browser
@@ -29,7 +31,6 @@ from testbed.node.hardware import load_hardware
 from testbed.node.iproute import run_batch
 from testbed.prometheus import Prometheus, fetch_prometheus, find_prometheus, run_prometheus
 from testbed.runtimes import stand_in
-from tests.driver.page.screen import Screen, open_screen
 from tests.support.objects import device_class
 from tests.tools.monitoring.pictures.drawing import Series, draw, read_answer
 from tests.tools.monitoring.queries import fill_in
