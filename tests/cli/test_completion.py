@@ -21,7 +21,6 @@ pytestmark = pytest.mark.process
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
     "PATH": f"{BIN}:{os.environ['PATH']}",
-    "HOME": "/nonexistent",
     "TERM": "xterm",
     "LC_ALL": "C.UTF-8",
     "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -48,6 +47,12 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shell in ("bash", "zsh", "fish"):
         (folder / shell).write_text(run([BIN / "dranet", "completion", shell]))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fish makes folders in it."""
+    monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
 
 
 def run(command: Sequence[str | Path]) -> str:
