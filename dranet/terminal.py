@@ -168,6 +168,8 @@ def _format_row(
     for number, group in enumerate(groups):
         indent = CONTINUED if number else ""
         *fixed, end = group
+        if number and not any(row[column] for column in group):
+            continue
         start = indent + "".join(row[column].ljust(widths[column]) + GAP for column in fixed)
         lines += _end_line(start, row[end], columns)
     return lines

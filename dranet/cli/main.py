@@ -68,6 +68,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "run": Command("dranet.cli.run", "run the driver on this node"),
         "ready": Command("dranet.cli.pod", "exit with 0 if the driver of this pod is ready"),
         "seccomp": Command("dranet.cli.pod", "print the driver's seccomp profile, or put it on the node"),
+        "installed": Command("dranet.cli.installed", "exit with 0 if the driver is ready on its nodes"),
     },
     "Other commands": {
         "version": Command(

@@ -136,9 +136,10 @@ _JUDGES: Mapping[str, Callable[[Command], Iterator[Complaint]]] = {
 
 def can_run(command: Command) -> bool:
     """A ``dranet`` that reads captures and files, and needs nothing else."""
-    reads = {"--capture", "--facts", "--facts-file", *OF_A_CLUSTER} & set(command) or command[1:2] == ("validate",)
+    options = {"--capture", "--facts", "--facts-file", *OF_A_CLUSTER} & set(command)
+    reads = bool(options) or command[1:2] == ("validate",)
     is_ours = command[0].removeprefix(".venv/bin/") == "dranet"
-    return is_ours and bool(reads) and not {"run", "--live", "--watch"} & set(command)
+    return is_ours and reads and not {"run", "--live", "--watch"} & set(command)
 
 
 OF_A_CLUSTER = ("cluster.json", "cluster.yaml")

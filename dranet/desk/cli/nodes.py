@@ -124,7 +124,7 @@ def _fetch(options: argparse.Namespace, driver: str) -> tuple[FleetObjects, list
     found, refused = asyncio.run(fetch_permitted(make_client(options), queries))
     if "ResourceSlice" in refused:
         raise ClusterError(
-            "this user may not list ResourceSlices, which say what each node offers",
+            "this user may not list ResourceSlices, from which all columns are read",
             reason=Reason.API_FORBIDDEN,
             hint="the chart's ClusterRole dranet-viewer has the rights",
         )
@@ -140,7 +140,7 @@ def _fetch(options: argparse.Namespace, driver: str) -> tuple[FleetObjects, list
 
 
 def _add_files(options: argparse.Namespace, objects: FleetObjects) -> FleetObjects:
-    """Of a kind that no file has, nothing is known."""
+    """Add the objects of files; a kind that no file has stays unknown."""
     read = load_files(options.file, others=True) if options.file else ClusterObjects()
     if options.facts:
         read = capture_slices(options.facts, read_settings(options)) | read

@@ -42,7 +42,7 @@ def render(
         heading, *lines = format_table(header, rows, screen.columns)
         yield from map(screen.bold, heading)
         for group, of_row in zip(groups, lines, strict=True):
-            yield from (_colour(group[0].severity, line, screen) for line in of_row if line)
+            yield from (_colour(group[0].severity, line, screen) for line in of_row)
         yield ""
         yield from textwrap.wrap(_summarize(nodes), width)
     if refused:

@@ -167,7 +167,7 @@ def _find_taints(node: FleetNode) -> Iterator[Problem]:
 
 
 def _find_events(node: FleetNode) -> Iterator[Problem]:
-    """The last of each reason, but for what the claims show themselves."""
+    """The last of each reason, except what the claims show themselves."""
     by_reason: dict[str, list[JsonObject]] = defaultdict(list)
     for event in node.events:
         if event.get("reason") == EventReason.MISALIGNED_TOPOLOGY:
