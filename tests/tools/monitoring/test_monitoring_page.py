@@ -13,7 +13,7 @@ from testbed.prometheus import Promtool
 from tests.tools.manifests.chart.rendering import find, render
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations" / "monitoring.md").read_text()
-VALUES, SCRAPE, GUARDED, _ROUTE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+VALUES, SCRAPE, _TLS, GUARDED, _ROUTE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_values_make_all_three_objects() -> None:
