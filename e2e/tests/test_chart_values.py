@@ -35,6 +35,7 @@ class Chart:
 
     def __init__(self, shell: Shell, namespace: str, version: str) -> None:
         self._shell = shell
+        self._namespace = namespace
         self._template = (
             f"helm template dranet ./charts/dranet --namespace {namespace} --kube-version {version} -f -"
         )
@@ -45,6 +46,13 @@ class Chart:
         async with self._free:
             output = await self._shell.run(self._template, json.dumps(values))
         return [text for text in re.split(r"^---\n", output, flags=re.MULTILINE) if text.strip()]
+
+    async def create_accounts(self, texts: Sequence[str]) -> None:
+        """The server takes no pod whose account it does not have."""
+        pods = [item for item in map(_parse, texts) if item["kind"] == "Pod"]
+        names = sorted({pod["spec"]["serviceAccountName"] for pod in pods})
+        command = f"kubectl -n {self._namespace} create serviceaccount"
+        await self._shell.run("\n".join(f"{command} {name}" for name in names))
 
     async def send(self, texts: Sequence[str]) -> Mapping[str, JsonObject]:
         """Return what the server answers to each of them."""
@@ -67,7 +75,9 @@ async def test_the_server_keeps_every_field_and_each_value_has_its_effect(chart:
     every = [*VALUE_SETS.values(), *(values for pair in pairs.values() for values in pair)]
     distinct = {json.dumps(values): values for values in every}
     rendered = dict(zip(distinct, await asyncio.gather(*map(chart.render, distinct.values())), strict=True))
-    answers = await chart.send(list(dict.fromkeys(text for texts in rendered.values() for text in texts)))
+    texts = list(dict.fromkeys(text for texts in rendered.values() for text in texts))
+    await chart.create_accounts(texts)
+    answers = await chart.send(texts)
 
     lost = [loss for text, answer in answers.items() for loss in _find_losses(_parse(text), answer)]
     assert sorted(set(lost)) == []
