@@ -191,7 +191,7 @@ earlier chart exist. */}}
 {{- end -}}
 {{- range $name, $policy := .Values.admissionPolicies -}}
 {{- if and (has "Deny" $policy.validationActions) (has "Warn" $policy.validationActions) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Kubernetes takes Deny or Warn, not both (each may stand with Audit)" $name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Kubernetes takes Deny or Warn, not both (each can go with Audit)" $name)) -}}
 {{- end -}}
 {{- end -}}
 {{- $own := list "config" "pod" "tls" "client-ca" "seccomp" -}}
