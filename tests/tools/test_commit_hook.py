@@ -18,7 +18,7 @@ def test_a_wheel_has_the_commit_of_its_checkout(tmp_path: Path) -> None:
     head = subprocess.run(["git", "-C", REPOSITORY, "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode != 0:
         pytest.skip("the tests are not in a checkout of git")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
     (wheel,) = tmp_path.iterdir()
     with zipfile.ZipFile(wheel) as archive:
