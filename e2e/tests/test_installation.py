@@ -180,19 +180,21 @@ class TestHelm:
         assert f"ok: {len(slice_['spec']['devices'])} devices of dra.net on 1 node" in output
 
     async def test_helm_test_fails_with_the_reason_where_the_driver_is_not_ready(self, shell: Shell) -> None:
-        """A second release whose init container has an image that no registry has."""
-        init = {"name": "seccomp", "image": "registry.example.com/none"}
+        """A second release whose init container has an image that the node does not have."""
+        init = {"name": "seccomp", "image": "registry.example.com/none", "imagePullPolicy": "Never"}
         patch = json.dumps({"spec": {"template": {"spec": {"initContainers": [init]}}}})
-        values = "--set settings.driver_name=nic.example.com --set tests.timeoutSeconds=5"
+        values = "--set settings.driver_name=nic.example.com --set tests.timeoutSeconds=10"
         await shell.run(
             f"helm install nics ./charts/dranet --namespace nics --create-namespace {values} "
             "--set image.registry=registry.example.com\n"
             f"kubectl -n nics patch daemonset nics-dranet --patch '{patch}'"
         )
-        output = await shell.fail("helm test nics --namespace nics --logs")
+        try:
+            output = await shell.fail("helm test nics --namespace nics --logs")
+        finally:
+            await shell.run("helm uninstall nics --namespace nics\nkubectl delete namespace nics")
         assert "problem: DaemonSet nics-dranet is ready on 0 of 1 node" in output
-        assert re.search(r"pod nics-dranet-\w+ on node \S+: seccomp: (ErrImage|ImagePull)\w+: ", output)
-        await shell.run("helm uninstall nics --namespace nics\nkubectl delete namespace nics")
+        assert re.search(r"pod nics-dranet-\w+ on node \S+: seccomp: ErrImageNeverPull: ", output), output
 
     async def test_pods_keep_their_nics_through_an_upgrade_and_the_way_back(
         self, bare: LiveCluster, shell: Shell, pods: PodMaker

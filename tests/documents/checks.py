@@ -25,7 +25,7 @@ _VERBS = frozenset({
     "api-resources", "apply", "config", "cordon", "create", "debug", "delete", "describe", "drain", "edit",
     "exec", "get", "label", "logs", "patch", "port-forward", "rollout", "uncordon", "wait",
 })  # fmt: skip
-_HELM = frozenset({"install", "upgrade", "template", "uninstall", "rollback", "show", "package"})
+_HELM = frozenset({"install", "upgrade", "test", "template", "uninstall", "rollback", "show", "package"})
 _OF_FILE = re.compile(r"^(?:\./)?(?:charts|deploy|examples|docs|tests)/")
 
 

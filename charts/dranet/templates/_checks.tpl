@@ -66,7 +66,7 @@ earlier chart exist. */}}
 {{- else if contains ":" $name -}}
 {{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s has a tag in it: write %s there, and %q as image.tag" .Values.image.repository (trimSuffix (printf ":%s" (last (splitList ":" $name))) .Values.image.repository) (last (splitList ":" $name)))) -}}
 {{- else if not (regexMatch "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*$" .Values.image.repository) -}}
-{{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s is no name of an image: registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
+{{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s is not the name of an image: write registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
 {{- end -}}
 {{- $registry := .Values.global.imageRegistry | default .Values.image.registry -}}
 {{- if and $registry (regexMatch "^([^/]*[.:][^/]*|localhost)/" .Values.image.repository) -}}
@@ -75,7 +75,7 @@ earlier chart exist. */}}
 {{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s names a registry, and %s is %s: write %s there" .Values.image.repository $key $registry $path)) -}}
 {{- end -}}
 {{- if and .Chart.IsRoot (hasKey .Values "enabled") -}}
-{{- include "dranet.wrong" (dict "root" . "message" "enabled: is for charts that have this one as a part (condition: dranet.enabled); here it does nothing") -}}
+{{- include "dranet.wrong" (dict "root" . "message" "enabled: only a chart that has this one as a dependency reads it (condition: dranet.enabled); remove it") -}}
 {{- end -}}
 {{- end -}}
 
@@ -87,7 +87,7 @@ earlier chart exist. */}}
 {{- $settings := include "dranet.snake" (hasKey $pool "name" | ternary $pool.settings $root.Values.settings) | fromJson -}}
 {{- if hasKey $settings "bind_address" -}}
 {{- if not (regexMatch $form (toString $settings.bind_address)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "%ssettings.bind_address: %v is no HOST:PORT, with a port from 1 to 65535. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%ssettings.bind_address: %v is not HOST:PORT with a port from 1 to 65535. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -98,7 +98,7 @@ earlier chart exist. */}}
 {{- range $pool := .Values.pools | default (list dict) -}}
 {{- $file := or (get (include "dranet.snake" $pool.settings | fromJson) "attributes_file") (get (include "dranet.snake" $root.Values.settings | fromJson) "attributes_file") -}}
 {{- if and $file (concat $root.Values.attributes ($pool.attributes | default list)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.attributes_file: %s would not be read%s, because there are attributes among the values, and the driver reads one file" $file (hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) ""))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.attributes_file: %s would not be read%s, because the values have attributes too, and the driver reads one file" $file (hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) ""))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -129,12 +129,12 @@ earlier chart exist. */}}
 {{- end -}}
 {{- range $other := $seen -}}
 {{- if eq $other.name $pool.name -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools: two are called %s" $pool.name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools: two have the name %s" $pool.name)) -}}
 {{- else if not (or $pool.affinity $other.affinity) -}}
 {{- $apart := false -}}
 {{- range $label, $value := $pool.nodeSelector }}{{ if and (hasKey ($other.nodeSelector | default dict) $label) (ne $value (get $other.nodeSelector $label)) }}{{ $apart = true }}{{ end }}{{ end -}}
 {{- if not $apart -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools: %s and %s can meet on one node: give their nodeSelectors the same label with different values, or one of them an affinity that keeps it away" $other.name $pool.name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools: %s and %s can select the same node: give their nodeSelectors the same label with different values, or one of them an affinity that keeps it away" $other.name $pool.name)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -159,7 +159,7 @@ earlier chart exist. */}}
 {{- range $pool := .Values.pools | default (list dict) -}}
 {{- $drain := (include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson).drain_seconds | ceil | int -}}
 {{- if and $given (lt $given (add $drain 20 | int)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "terminationGracePeriodSeconds: %d is less than drain_seconds + 20 (%d)%s: the driver would be killed while it ends" $given (add $drain 20) (ternary (printf " in pool %s" $pool.name) "" (hasKey $pool "name")))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "terminationGracePeriodSeconds: %d is less than drain_seconds + 20 (%d)%s: the driver would be killed during its shutdown" $given (add $drain 20) (ternary (printf " in pool %s" $pool.name) "" (hasKey $pool "name")))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -181,9 +181,9 @@ earlier chart exist. */}}
 {{- $root := . -}}
 {{- range $name := .Values.securityContext.capabilities -}}
 {{- if hasPrefix "CAP_" $name -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "securityContext.capabilities: Kubernetes calls %s %s" $name (trimPrefix "CAP_" $name))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "securityContext.capabilities: write %s in place of %s" (trimPrefix "CAP_" $name) $name)) -}}
 {{- else if eq $name "ALL" -}}
-{{- include "dranet.wrong" (dict "root" $root "message" "securityContext.capabilities: ALL is what a privileged container has; name those that you want") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "securityContext.capabilities: ALL gives every capability; list those that the driver needs") -}}
 {{- end -}}
 {{- end -}}
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
@@ -191,19 +191,19 @@ earlier chart exist. */}}
 {{- end -}}
 {{- range $name, $policy := .Values.admissionPolicies -}}
 {{- if and (has "Deny" $policy.validationActions) (has "Warn" $policy.validationActions) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Kubernetes takes Deny or Warn, not both (each can go with Audit)" $name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Deny and Warn exclude each other (each can be combined with Audit)" $name)) -}}
 {{- end -}}
 {{- end -}}
 {{- $own := list "config" "pod" "tls" "client-ca" "seccomp" -}}
 {{- range (.Files.Get "files/driver.yaml" | fromYaml).mounts }}{{ $own = append $own .name }}{{ end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name $own -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraVolumes: %s is the name of a volume of the chart" .name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraVolumes: %s is the name of a volume of the chart; choose another name" .name)) -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
 {{- if hasPrefix "DRANET_" .name -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraEnv: %s would win over the settings, unseen; write settings.%s" .name (trimPrefix "DRANET_" .name | lower))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraEnv: %s would override the settings; write settings.%s" .name (trimPrefix "DRANET_" .name | lower))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -229,7 +229,7 @@ earlier chart exist. */}}
 {{- end -}}
 {{- end -}}
 {{- if and $new (not (has $old $new)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s knows nothing of the claims in use: their NICs would not be restored. End the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s does not know the claims in use: their NICs would not be restored. End the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -241,7 +241,7 @@ earlier chart exist. */}}
 {{- $names := list -}}
 {{- range (include "dranet.classes" . | fromJson).classes -}}
 {{- if has .name $names -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "deviceClasses: two are called %s" .name)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "deviceClasses: two have the name %s" .name)) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
@@ -264,7 +264,7 @@ DeviceClasses are named after the driver, so the other one has those that this o
 {{- end -}}
 {{- end -}}
 {{- with $theirs | uniq -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.driver_name: release %s serves %s already (the DeviceClasses are its). Two would publish the same devices, and take each other for an update that never ends. Upgrade that one, or give this one a name of its own (docs/guides/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.driver_name: release %s serves %s already and owns its DeviceClasses. Two releases would publish the same devices, and each would take the other for an update that never ends. Upgrade that release, or give this one another name (docs/guides/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -277,7 +277,7 @@ DeviceClasses are named after the driver, so the other one has those that this o
 {{- if and (eq .authentication "client-certificate") (not .tls.clientCASecretName) -}}
 {{- include "dranet.wrong" (dict "root" $root "message" "metrics.authentication: client-certificate needs metrics.tls.clientCASecretName") -}}
 {{- else if and .tls.clientCASecretName (ne .authentication "client-certificate") -}}
-{{- include "dranet.wrong" (dict "root" $root "message" "metrics.tls.clientCASecretName is for metrics.authentication client-certificate alone") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "metrics.tls.clientCASecretName is used only with metrics.authentication client-certificate") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -168,12 +168,12 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
         ({"settings": {"procfs_root": "/p"}}, "settings.procfs_root must not be set: the chart sets it"),
         ({"pools": [{"name": "a", "settings": {"pod_uid": "1"}}]}, "pools[a].settings.pod_uid must not be"),
         ({"pools": [{"name": "a", "settings": {"driver_name": "b.c"}}]}, "the name is one for all pools"),
-        ({"pools": [{"name": "a"}, {"name": "b"}]}, "pools: a and b can meet on one node"),
+        ({"pools": [{"name": "a"}, {"name": "b"}]}, "pools: a and b can select the same node"),
         (
             {"pools": [{"name": "a", "nodeSelector": {"x": "1"}}, {"name": "b", "nodeSelector": {"y": "2"}}]},
-            "pools: a and b can meet on one node",
+            "pools: a and b can select the same node",
         ),
-        ({"pools": [{"name": "a"}, {"name": "a"}]}, "pools: two are called a"),
+        ({"pools": [{"name": "a"}, {"name": "a"}]}, "pools: two have the name a"),
         ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, "one of maxSurge and maxUnavail"),
         ({"updateStrategy": {"rollingUpdate": {"maxSurge": 0}}}, "must be more than 0"),
         (
@@ -196,9 +196,9 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
             {"metrics": {"authentication": "kubernetes"}},
             "metrics.authentication: kubernetes needs metrics.tls",
         ),
-        ({"metrics": {"tls": {"clientCASecretName": "a"}}}, "metrics.tls.clientCASecretName is for"),
+        ({"metrics": {"tls": {"clientCASecretName": "a"}}}, "metrics.tls.clientCASecretName is used only with"),
         ({"settings": {"metrics_tls_cert": "/a"}}, "metrics.tls.secretName sets it"),
-        ({"deviceClasses": {"extra": [{"name": "dranet"}]}}, "deviceClasses: two are called dranet"),
+        ({"deviceClasses": {"extra": [{"name": "dranet"}]}}, "deviceClasses: two have the name dranet"),
         ({"args": {"cloudProviderOptions": {}}}, "args.cloudProviderOptions is a value of DraNet's chart"),
         ({"args": {"unheardOf": 1}}, "args is a value of DraNet's chart; here there is `settings`"),
         (
@@ -209,13 +209,13 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
             {"image": {"repository": "r.example/dranet@sha256:aa"}},
             "has a digest in it: write r.example/dranet there, and what follows the @ as image.digest",
         ),
-        ({"image": {"repository": "https://r.example/dranet"}}, "https://r.example/dranet is no name"),
-        ({"image": {"repository": "r.example/"}}, "image.repository: r.example/ is no name of an image"),
-        ({"settings": {"bind_address": 9177}}, "settings.bind_address: 9177 is no HOST:PORT, with a port"),
-        ({"settings": {"bind_address": ":0"}}, "settings.bind_address: :0 is no HOST:PORT, with a port from"),
+        ({"image": {"repository": "https://r.example/dranet"}}, "https://r.example/dranet is not the name"),
+        ({"image": {"repository": "r.example/"}}, "image.repository: r.example/ is not the name of an image"),
+        ({"settings": {"bind_address": 9177}}, "settings.bind_address: 9177 is not HOST:PORT with a port"),
+        ({"settings": {"bind_address": ":0"}}, "settings.bind_address: :0 is not HOST:PORT with a port from"),
         (
             {"settings": {"attributes_file": "/x"}, "attributes": [{"set": {"a": 1}}]},
-            "settings.attributes_file: /x would not be read, because there are attributes among the values",
+            "settings.attributes_file: /x would not be read, because the values have attributes too",
         ),
         (
             {
@@ -226,24 +226,24 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
         ),
         (
             {"pools": [{"name": "a", "settings": {"bind_address": "::1:9177"}}]},
-            "pools[a].settings.bind_address: ::1:9177 is no HOST:PORT",
+            "pools[a].settings.bind_address: ::1:9177 is not HOST:PORT",
         ),
         (
             {"securityContext": {"capabilities": ["CAP_NET_ADMIN"]}},
-            "Kubernetes calls CAP_NET_ADMIN NET_ADMIN",
+            "write NET_ADMIN in place of CAP_NET_ADMIN",
         ),
-        ({"securityContext": {"capabilities": ["ALL"]}}, "ALL is what a privileged container has"),
+        ({"securityContext": {"capabilities": ["ALL"]}}, "ALL gives every capability"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name: create is false, so name"),
         (
             {"extraEnv": [{"name": "DRANET_LOG_LEVEL", "value": "debug"}]},
-            "extraEnv: DRANET_LOG_LEVEL would win over the settings, unseen; write settings.log_level",
+            "extraEnv: DRANET_LOG_LEVEL would override the settings; write settings.log_level",
         ),
         (
             {"admissionPolicies": {"slices": {"validationActions": ["Deny", "Warn"]}}},
-            "admissionPolicies.slices.validationActions: Kubernetes takes Deny or Warn, not both",
+            "admissionPolicies.slices.validationActions: Deny and Warn exclude each other",
         ),
         ({"extraVolumes": [{"name": "nri"}]}, "extraVolumes: nri is the name of a volume of the chart"),
-        ({"enabled": True}, "enabled: is for charts that have this one as a part"),
+        ({"enabled": True}, "enabled: only a chart that has this one as a dependency"),
         (
             {
                 "podMonitor": {"enabled": True},
