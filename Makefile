@@ -17,7 +17,7 @@ ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 OUTPUT  ?= build/image-$(ARCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs pictures bench rootfs image image-lock release-dry-run clean
+.PHONY: help setup demo test test-all test-docs test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs docs-site docs-links pictures bench rootfs image image-lock release-dry-run clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -102,6 +102,12 @@ proto: setup ## regenerate dranet/pb, e2e/pb and testbed/pb from proto/
 
 docs: setup ## regenerate what is generated: reference pages, outputs in pages, chart, deploy/, examples
 	$(BIN)/python -m tools.pages.reference docs
+
+docs-site: setup ## build the documentation as a searchable site in build/site; a broken link is an error
+	@$(BIN)/python -m tools.site
+
+docs-links: setup ## look up the links of the documentation that lead to other sites; needs the internet
+	@$(BIN)/python -m tools.site --links build/links
 
 pictures: setup ## draw the pictures of the docs again: the status page, and the dashboards from a run of the testbed
 	$(BIN)/python -m tests.driver.page

@@ -111,6 +111,11 @@ def print_document(text: str) -> None:
     print(text)
 
 
+def drop_output() -> None:
+    """Drop what is still buffered, so that the last flush of Python does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -163,6 +168,8 @@ def _format_row(
     for number, group in enumerate(groups):
         indent = CONTINUED if number else ""
         *fixed, end = group
+        if number and not any(row[column] for column in group):
+            continue
         start = indent + "".join(row[column].ljust(widths[column]) + GAP for column in fixed)
         lines += _end_line(start, row[end], columns)
     return lines

@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.support.written_objects.plugin",
     "tests.support.namespaces",
     "tests.support.private_tree",
+    "tests.support.screen",
     "tests.support.shared_node",
     "tests.survival.summary",
 ]

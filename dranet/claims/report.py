@@ -225,16 +225,15 @@ DATA_KEYS = {
     "pciAddress": "address of the PCI function",
     "pcieRoot": "the PCIe root above it",
     "numaNode": "the NUMA node that it is on",
-    "alignment": "how far it is from each GPU of its pod, and the best that the node could have given "
+    "alignment": "the distance to each GPU of its pod, and the best possible "
     "([table](../guides/alignment.md#in-the-claims-status))",
     "vrf": "the VRF that it joined",
     "dhcp": "`server` and `leaseSeconds` of the lease that the address is from",
-    "routeCount": "routes through it in the pod, without those that the kernel makes by itself",
+    "routeCount": "routes through it in the pod, without those that the kernel creates",
     "addresses": "all its addresses in CIDR form; `networkData.ips` holds 16",
     "gids": "GIDs of its RDMA ports as they were after the attach",
-    "routes": "`destination`, and where there is one `gateway`, and `table` if it is not main, of each of "
-    "those routes",
-    "rules": "policy rules that came with it, as read back: `priority`, `table` and what they select",
+    "routes": "of each of these routes: `destination`, `gateway` if it has one, and `table` if not main",
+    "rules": "policy rules of the device, as read in the pod: `priority`, `table` and what they select",
 }
 """Every key with its meaning; ``docs/reference/status.md`` lists them. The last give way first."""
 

@@ -1,6 +1,7 @@
 """``dranet``: one program, a module for each command or two. No decisions, only arguments and print-outs.
 
-It is a plugin of kubectl too: as ``kubectl-dranet`` it runs as ``kubectl dranet``.
+It is a plugin of kubectl too: as ``kubectl-dranet`` it runs as ``kubectl dranet``, and as
+``kubectl_complete-dranet`` it completes what is typed after that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EXIT_BROKEN_PIPE = 141
 
 VERSION_FLAG, HELP, HELP_FLAGS = "--version", "help", ("-h", "--help")
 _OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-_COMPLETION_ENVIRONMENT = "_ARGCOMPLETE"
+_COMPLETION, _COMPLETION_ENVIRONMENT = "dranet.cli.completion", "_ARGCOMPLETE"
 
 
 class Command(NamedTuple):
@@ -67,6 +68,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "run": Command("dranet.cli.run", "run the driver on this node"),
         "ready": Command("dranet.cli.pod", "exit with 0 if the driver of this pod is ready"),
         "seccomp": Command("dranet.cli.pod", "print the driver's seccomp profile, or put it on the node"),
+        "installed": Command("dranet.cli.installed", "exit with 0 if the driver is ready on its nodes"),
     },
     "Other commands": {
         "version": Command(
@@ -159,7 +161,9 @@ def _hint_new_name(old: str, others: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad arguments or settings."""
     if _COMPLETION_ENVIRONMENT in os.environ:
-        import_module("dranet.cli.completion").complete_for_shell()
+        import_module(_COMPLETION).complete_for_shell()
+    if Path(sys.argv[0]).name.startswith("kubectl_complete-dranet"):
+        import_module(_COMPLETION).complete_for_kubectl()
     typed = sys.argv[1:] if arguments is None else list(arguments)
     # pydantic would read the metadata of every installed package to look for plugins: 50 ms for nothing
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -174,12 +178,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        drop_output()
+        _drop_output()
         return EXIT_BROKEN_PIPE
     except OSError as error:
         if error.errno not in _OUTPUT_IS_FULL:
             raise
-        drop_output()
+        _drop_output()
         print(f"dranet: cannot write the output: {error.strerror}", file=sys.stderr)
         return EXIT_FAILED
     return code
@@ -195,6 +199,12 @@ def _run(typed: list[str], prog: str) -> int:
     return int(options.run(options))
 
 
+def _drop_output() -> None:
+    from dranet.terminal import drop_output  # not for a probe that starts every few seconds
+
+    drop_output()
+
+
 def _explain_missing(error: ModuleNotFoundError) -> int:
     """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
     missing = error.name or ""
@@ -206,11 +216,6 @@ def _explain_missing(error: ModuleNotFoundError) -> int:
         raise error
     print(f"dranet: {remedy}", file=sys.stderr)
     return EXIT_FAILED
-
-
-def drop_output() -> None:
-    """Drop what is still buffered, so that the last flush of Python does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "run",
         description="Run the driver on this node. Each setting may also come from the environment "
         "(DRANET_*) or from a file; flags win over the environment, the environment over the file.",
+        usage="%(prog)s [--config FILE] [settings]",
     )
     parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
     add_settings_group(parser, tuple(DECLARATIONS), "each is also a key of the file")

@@ -12,7 +12,7 @@ from dranet.cli.look import Eye, add_look_flags, warn
 from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
-from dranet.model.device import Device
+from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, NodeFacts
 from dranet.pictures.summary import (
     UNKNOWN,
@@ -286,3 +286,5 @@ def _word_legend(distances: DistanceMatrix) -> Iterator[str]:
     unknown = sum(cell is None for cells in distances.cells for cell in cells) > len(distances.devices)
     if unknown:
         yield f"{NOT_KNOWN:4}  unknown: the platform does not report where one of the two sits"
+    if sum(device.kind is DeviceKind.GPU for device in distances.devices) > 1:
+        yield "NVLink and other links between GPUs are not shown: this is PCIe and NUMA."

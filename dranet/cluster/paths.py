@@ -9,6 +9,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 _CORE = "/api/v1"
+_APPS = "/apis/apps/v1"
 _RESOURCE = "/apis/resource.k8s.io/v1"
 
 NODES = f"{_CORE}/nodes"
@@ -74,6 +75,10 @@ def config_maps(namespace: str = "") -> str:
 
 def config_map(namespace: str, name: str) -> str:
     return _item(config_maps(namespace), name)
+
+
+def daemon_set(namespace: str, name: str) -> str:
+    return _item(_namespaced(_APPS, "daemonsets", namespace), name)
 
 
 def resource_slice(name: str) -> str:

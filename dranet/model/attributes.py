@@ -109,13 +109,11 @@ _NO_GPU = "the device is not a GPU"
 _NOT_REPORTED = "the driver does not report it"
 _NO_VF = "it is not a virtual function"
 _NO_PCI_LINK = "the function has no PCIe link of its own"
-_AS_MANY = "joined by commas, as many as fit whole"
+_AS_MANY = "joined by commas, as many as fit"
 
 # Essential: without these nothing can be selected or aligned.
 RDMA = _essential("rdma", _B, "whether the device has an RDMA device")
-VIRTUAL = _essential(
-    "virtual", _B, "whether the interface is made by software (below `/sys/devices/virtual`)"
-)
+VIRTUAL = _essential("virtual", _B, "whether it is a software interface (below `/sys/devices/virtual`)")
 TYPE = _essential(
     "type",
     _S,
@@ -154,7 +152,7 @@ RDMA_DEVICE = _dranet(
 NUMA_NODE = _dranet(
     "numaNode",
     _I,
-    "NUMA node; of a GPU whose node has no CPUs the nearest that has",
+    "NUMA node; for a GPU whose node has no CPUs, the closest node with CPUs",
     "the platform does not report it",
 )
 PCI_ADDRESS = _dranet("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI)
@@ -201,25 +199,25 @@ ERDMA = _dranet(
 NEAREST_GPUS = Attribute(
     "nearestGpus",
     _S,
-    f"PCI addresses of the GPUs that are nearest to the function, sorted, {_AS_MANY}",
+    f"PCI addresses of the GPUs closest to the function, sorted, {_AS_MANY}",
     "a GPU, no PCI, or there is no GPU whose place is known",
 )
 NEAREST_GPU_DISTANCE = Attribute(
     "nearestGpuDistance",
     _S,
-    "how far they are: `PIX`, `PXB`, `PHB`, `NODE` or `SYS`, as `nvidia-smi topo -m` has it",
+    "distance to these GPUs: `PIX`, `PXB`, `PHB`, `NODE` or `SYS`, as in `nvidia-smi topo -m`",
     "a GPU, no PCI, or there is no GPU whose place is known",
 )
 PCIE_SWITCH = Attribute(
     "pcieSwitch",
     _S,
-    "PCI address of the switch (its upstream port) that the function hangs on, or of the root port where "
-    "there is no switch: functions that have the same are `PIX`",
+    "PCI address of the switch (its upstream port) above the function, or of the root port where "
+    "there is no switch: functions with the same value are `PIX`",
     "no PCI, or the function is on the root bus",
 )
 SRIOV_PF_ADDRESS = Attribute("sriovPfAddress", _S, "PCI address of the physical function", _NO_VF)
 SRIOV_VF_INDEX = Attribute(
-    "sriovVfIndex", _I, "number of the virtual function, from 0, as `ip link set PF vf N` has it", _NO_VF
+    "sriovVfIndex", _I, "number of the virtual function, from 0, as in `ip link set PF vf N`", _NO_VF
 )
 RDMA_LINK_LAYER = Attribute(
     "rdmaLinkLayer",
@@ -278,8 +276,8 @@ DRIVER = Attribute(
 )
 PCIE_GENERATION = Attribute("pcieGeneration", _I, "PCIe generation of the link now, 1 to 6", _NO_PCI_LINK)
 PCIE_WIDTH = Attribute("pcieWidth", _I, "PCIe lanes of the link now", _NO_PCI_LINK)
-PCIE_MAX_GENERATION = Attribute("pcieMaxGeneration", _I, "PCIe generation it is able to", _NO_PCI_LINK)
-PCIE_MAX_WIDTH = Attribute("pcieMaxWidth", _I, "PCIe lanes it is able to", _NO_PCI_LINK)
+PCIE_MAX_GENERATION = Attribute("pcieMaxGeneration", _I, "highest PCIe generation it supports", _NO_PCI_LINK)
+PCIE_MAX_WIDTH = Attribute("pcieMaxWidth", _I, "highest number of PCIe lanes it supports", _NO_PCI_LINK)
 CARRIER = Attribute("carrier", _B, "whether the interface has a carrier", _NO_LINK)
 ADMIN_UP = Attribute("adminUp", _B, "whether the interface is set up (`IFF_UP`)", _NO_LINK)
 FIRMWARE_VERSION = Attribute(
@@ -299,7 +297,7 @@ RDMA_GID_TYPES = _may_change(
 RDMA_PKEYS = _may_change(
     "rdmaPkeys", _S, f"partition keys of that RDMA port, in the order of the table, {_AS_MANY}", "it has none"
 )
-PERMANENT_MAC = Attribute("permanentMac", _S, "hardware address burnt in", _NOT_REPORTED)
+PERMANENT_MAC = Attribute("permanentMac", _S, "permanent hardware address", _NOT_REPORTED)
 DUPLEX = Attribute("duplex", _S, "`full` or `half`", "the link is down, or the driver does not report it")
 QUEUES = _may_change("queues", _I, "receive queues in use", _NOT_REPORTED)
 XDP = _may_change("xdp", _B, "whether an XDP program is attached", _NO_LINK)

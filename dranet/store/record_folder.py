@@ -488,7 +488,7 @@ def _leave_out(text: str, error: RecordError) -> str | None:
     steps = [_key_of(match) for match in _PATH_STEP.finditer(error.path)]
     if error.why == "is missing":
         steps = steps[:-1]
-    document: Any = json.loads(text)
+    document: Any = json.loads(text) if steps else None  # an error without a path: it may not be JSON
     while steps:
         if _remove(document, steps):
             return json.dumps(document)

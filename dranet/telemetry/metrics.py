@@ -87,7 +87,7 @@ class ApiMetrics:
         self.errors = r.counter(
             "dranet_api_errors_total",
             "Failed requests to the API server, counting each attempt",
-            {"reason": "[one of these](../operations/troubleshooting.md#reasons)"},
+            {"reason": "[one of these](reasons.md#reasons)"},
         )
 
     def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -312,7 +312,7 @@ class ReconcileMetrics:
         self.actions = r.counter(
             "dranet_reconcile_actions_total",
             "Corrections by reconcile, at start, after a reconnect and at intervals, and "
-            "[their reasons](../operations/troubleshooting.md#what-reconcile-does)",
+            "[their reasons](reasons.md#what-reconcile-does)",
             {
                 "action": "`adopted`, `attached`, `released`, `finished`, `forgotten`, `removed`, `failed`",
                 "reason": "what was found",
@@ -433,7 +433,7 @@ class Metrics:
             "Errors while a claim was prepared, attached or released, counting each attempt",
             {
                 "phase": "`prepare`, `attach`, `container`, `metadata`, `release`, `unprepare`",
-                "reason": "[one of these](../operations/troubleshooting.md#reasons)",
+                "reason": "[one of these](reasons.md#reasons)",
             },
         )
         self.prepared_claims = claims.gauge("dranet_prepared_claims", "Claims that are prepared now")

@@ -6,6 +6,7 @@ Each installation is the administrator's own: the cluster has none before and no
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ _UPGRADE = (
     "helm upgrade dranet ./charts/dranet --namespace dranet-system "
     "--reset-then-reuse-values --set settings.log_level=debug"
 )
+_TEST = "helm test dranet --namespace dranet-system --logs"
 _UNINSTALL = "helm uninstall dranet --namespace dranet-system"
 _EDIT = """
 kubectl patch clusterrole dranet --type=json --patch '[{"op": "remove", "path": "/rules/0"}]'
@@ -43,13 +45,16 @@ kubectl -n dranet-system patch configmap dranet --patch '{"data": {"settings.yam
 _COMPARE = "helm get manifest dranet --namespace dranet-system | kubectl diff -f -"
 """Its exit code is 1 where an object differs from the release."""
 _WRONG_VALUES = {
-    "settings.log_level=loud": "at '/settings/log_level': value must be one of",
-    "settings.lgo_level=debug": "at '/settings': additional properties 'lgo_level' not allowed",
+    "settings.log_level=loud": 'settings.log_level: "loud" is not one of debug, info, warning, error',
+    "settings.lgo_level=debug": "there is no such value. Did you mean settings.log_level?",
+    "image.tag=1": "image.tag: 1 is a whole number, and text is needed; put it in quotes",
+    "tolerations=null": "tolerations: null takes the default away",
     "updateStrategy.rollingUpdate.maxUnavailable=1": "one of maxSurge and maxUnavailable must be 0",
     "settings.driver_name=nic.example.com": "settings.driver_name: this release runs with dra.net",
     "namespace.create=true": 'Namespace "dranet-system" in namespace "" exists and cannot be imported',
 }
-"""A value and helm's message about it: by the schema, by the chart's own checks, and by its own rules."""
+"""A value and helm's message about it: by the chart's checks of each value and of what does not fit together,
+and by helm's own rules."""
 _IGNORED = re.compile(r" kube-node-lease | test-[0-9]+\b")
 _WITHDRAWN_SECONDS = 90.0
 """The kubelet withdraws the slices of a driver that has been gone for 30 s."""
@@ -167,6 +172,27 @@ class TestHelm:
             output = await shell.fail(f"helm upgrade dranet ./charts/dranet {_VALUES} --set {wrong}")
             assert complaint in output, output
         assert await list_versions(shell) == before
+
+    async def test_helm_test_passes_and_prints_what_it_found(self, bare: LiveCluster, shell: Shell) -> None:
+        (slice_,) = await wait_until(bare.fetch_slices, "the node's slices")
+        output = await shell.run(_TEST)
+        assert "ok: DaemonSet dranet is ready on 1 node" in output
+        assert f"ok: {len(slice_['spec']['devices'])} devices of dra.net on 1 node" in output
+
+    async def test_helm_test_fails_with_the_reason_where_the_driver_is_not_ready(self, shell: Shell) -> None:
+        """A second release whose init container has an image that no registry has."""
+        init = {"name": "seccomp", "image": "registry.example.com/none"}
+        patch = json.dumps({"spec": {"template": {"spec": {"initContainers": [init]}}}})
+        values = "--set settings.driver_name=nic.example.com --set tests.timeoutSeconds=5"
+        await shell.run(
+            f"helm install nics ./charts/dranet --namespace nics --create-namespace {values} "
+            "--set image.registry=registry.example.com\n"
+            f"kubectl -n nics patch daemonset nics-dranet --patch '{patch}'"
+        )
+        output = await shell.fail("helm test nics --namespace nics --logs")
+        assert "problem: DaemonSet nics-dranet is ready on 0 of 1 node" in output
+        assert re.search(r"pod nics-dranet-\w+ on node \S+: seccomp: (ErrImage|ImagePull)\w+: ", output)
+        await shell.run("helm uninstall nics --namespace nics\nkubectl delete namespace nics")
 
     async def test_pods_keep_their_nics_through_an_upgrade_and_the_way_back(
         self, bare: LiveCluster, shell: Shell, pods: PodMaker

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dranet.terminal import never_fail_to_print
+from dranet.terminal import drop_output, never_fail_to_print
 from testbed.cli.narration import choose_storyteller
 from testbed.cli.shutdown import BY_SIGNAL, run_in_order
 
@@ -143,7 +143,11 @@ def _show_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
         return 0 if report.passed else EXIT_FAILED
 
     with contextlib.closing(story):
-        return run_in_order(show())
+        try:
+            return run_in_order(show())
+        except BrokenPipeError:  # `dranet demo | head`
+            drop_output()
+            return BY_SIGNAL + signal.SIGPIPE
 
 
 def _get_runtime(name: str) -> RuntimeFactory:

@@ -366,20 +366,30 @@ def parameters_in(node: Any) -> Iterator[tuple[ConfigSource, dict[str, Any]]]:
         yield ConfigSource.CLASS if is_class else ConfigSource.CLAIM, entry["opaque"]["parameters"]
 
 
-def blocks_of_the_user_page(language: str) -> list[str]:
-    page = (Path(dranet.__file__).parent.parent / "docs" / "guides" / "claims.md").read_text()
+USER_PAGES = ("claims", "ip-addressing", "rdma", "nccl", "cpu-locality", "shared-nics")
+
+
+def blocks_of_the_page(name: str, language: str) -> list[str]:
+    page = (Path(dranet.__file__).parent.parent / "docs" / "guides" / f"{name}.md").read_text()
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-def examples_of_the_user_page() -> list[Any]:
-    """A pod has no parameters."""
-    documents = [d for block in blocks_of_the_user_page("yaml") for d in yaml.safe_load_all(block)]
-    return [document for document in documents if document.get("kind") != "Pod"]
+def examples_of_the_page(name: str) -> list[Any]:
+    """Return the documents with parameters; a pod has none, nor have settings of the driver."""
+    documents = [d for block in blocks_of_the_page(name, "yaml") for d in yaml.safe_load_all(block)]
+    return [
+        document for document in documents if document.get("kind") != "Pod" and "settings" not in document
+    ]
 
 
-@pytest.mark.parametrize("example", examples_of_the_user_page(), ids=lambda e: e.get("kind", "parameters"))
-def test_every_example_of_the_user_page_decodes(example: dict[str, Any]) -> None:
-    found = list(parameters_in(example)) if "spec" in example else [(ConfigSource.CLAIM, example)]
+def parameters_of_the_page(name: str) -> Iterator[tuple[ConfigSource, Any]]:
+    for example in examples_of_the_page(name):
+        yield from parameters_in(example) if "spec" in example else [(ConfigSource.CLAIM, example)]
+
+
+@pytest.mark.parametrize("name", USER_PAGES)
+def test_every_example_of_a_user_page_decodes(name: str) -> None:
+    found = list(parameters_of_the_page(name))
 
     assert found
     for source, parameters in found:
@@ -387,7 +397,7 @@ def test_every_example_of_the_user_page_decodes(example: dict[str, Any]) -> None
 
 
 def test_the_messages_of_the_user_page_are_those_that_its_policy_makes() -> None:
-    (device_class,) = (e for e in examples_of_the_user_page() if e.get("kind") == "DeviceClass")
+    (device_class,) = (e for e in examples_of_the_page("claims") if e.get("kind") == "DeviceClass")
     ((_, parameters),) = parameters_in(device_class)
     rail = of_class(parameters)
     told = [
@@ -397,6 +407,6 @@ def test_the_messages_of_the_user_page_are_those_that_its_policy_makes() -> None
         complaint(rail, of_claim({"interface": {"vrf": {"name": "red"}, "mtu": 9001}})),
     ]
 
-    messages, _of_devices = blocks_of_the_user_page("text")
+    (messages,) = blocks_of_the_page("claims", "text")
     for line in messages.splitlines():
         assert line.replace("DeviceClass rail", "DeviceClass fast") in "; ".join(told)

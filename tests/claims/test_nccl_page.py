@@ -1,4 +1,4 @@
-"""The files shown in docs/guides/nccl.md are what a pod on a DGX H100 gets."""
+"""The files shown in the guide and the reference of NCCL are what a pod on a DGX H100 gets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from dranet.model.facts import Address, CharDevice
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
 from tests.data.layouts import read_layout, take_layout
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "nccl.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = (DOCS / "guides/nccl.md", DOCS / "reference/nccl-files.md")
 
 WISHES = WorkloadSettings(NcclSettings(True, True, gid_index=AUTO, cross_nic=AUTO), ucx_net_devices=True)
 
@@ -59,7 +60,8 @@ def build() -> dict[str, str]:
     return {**content.files, "environment": "".join(f"{k}={v}\n" for k, v in content.environment)}
 
 
-def test_the_page_shows_what_is_written() -> None:
-    blocks = re.findall(r"```(?:ini|xml|sh)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    for name, text in build().items():
-        assert text in blocks, f"{name} is now:\n{text}"
+def test_the_pages_show_what_is_written() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    blocks = re.findall(r"```(?:ini|xml|sh)\n(.*?)```", text, re.DOTALL)
+    for name, content in build().items():
+        assert content in blocks, f"{name} is now:\n{content}"

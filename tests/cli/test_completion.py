@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.kubectl import find_kubectl
+
 pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
     "PATH": f"{BIN}:{os.environ['PATH']}",
-    "HOME": "/nonexistent",
     "TERM": "xterm",
     "LC_ALL": "C.UTF-8",
     "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -46,6 +47,12 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shell in ("bash", "zsh", "fish"):
         (folder / shell).write_text(run([BIN / "dranet", "completion", shell]))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fish makes folders in it."""
+    monkeypatch.setitem(ENVIRONMENT, "HOME", str(tmp_path))
 
 
 def run(command: Sequence[str | Path]) -> str:
@@ -109,6 +116,14 @@ def read_until(terminal: int, wanted: str) -> None:
 def test_kubectl_gets_the_words_and_what_to_do_with_them(words: tuple[str, ...], wanted: set[str]) -> None:
     *lines, directive = run([BIN / "kubectl_complete-dranet", *words[1:]]).splitlines()
     assert {line.partition("\t")[0].strip() for line in lines} == wanted
+    assert directive == ":4"
+
+
+def test_kubectl_itself_runs_the_plugin_and_completes_it() -> None:
+    kubectl = find_kubectl()
+    assert run([kubectl, "dranet", "topology", "--help"]).startswith("usage: kubectl dranet topology ")
+    *lines, directive = run([kubectl, "__complete", "dranet", "topology", "--outp"]).splitlines()
+    assert [line.partition("\t")[0] for line in lines] == ["--output", "--output-file"]
     assert directive == ":4"
 
 

@@ -345,6 +345,21 @@ def test_text_is_cut_with_an_ellipsis_and_escapes_are_shown() -> None:
     assert printable("a\x1bb\udcff\n") == "a\\x1bb\\udcff\\n"
 
 
+def test_the_settings_of_the_node_are_found_unless_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, file, other = tmp_path / "facts.json", tmp_path / "settings.yaml", tmp_path / "other.yaml"
+    capture.write_text(encode_capture(Capture(SMALL)))
+    file.write_text("driver_name: chart.example\n")
+    other.write_text("driver_name: other.example\n")
+    monkeypatch.setattr("dranet.view.options.NODE_CONFIG", file)
+    command = ["devices", "-o", "slices", "-f", str(capture)]
+    for more, wanted in (([], "chart.example"), (["--config", str(other)], "other.example")):
+        assert main([*command, *more]) == 0
+        (first, *_) = yaml.safe_load_all(capsys.readouterr().out)
+        assert first["spec"]["driver"] == wanted
+
+
 def test_there_are_no_colours_in_a_pipe_and_none_where_they_are_unwanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -354,6 +369,21 @@ def test_there_are_no_colours_in_a_pipe_and_none_where_they_are_unwanted(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert find_screen().colours
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not find_screen().colours
+
+
+@pytest.mark.parametrize("name", ["CLICOLOR_FORCE", "FORCE_COLOR"])
+def test_colours_can_be_had_in_a_pipe_unless_they_are_unwanted(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for value, wanted in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv(name, value)
+        assert find_screen().colours is wanted
+    assert find_screen().red("x") == "\x1b[1;31mx\x1b[0m"
+    assert find_screen().yellow("x") == "\x1b[1;33mx\x1b[0m"
     monkeypatch.setenv("NO_COLOR", "1")
     assert not find_screen().colours
 

@@ -179,6 +179,16 @@ def test_a_record_that_was_set_aside_is_shown_until_it_is_removed(
     assert "quarantined" not in show()[1]
 
 
+def test_a_beginning_that_several_have_names_none(bench: Bench, show: Show) -> None:
+    bench.prepare("eth1", "net1", "train")
+    bench.prepare("eth2", "net2", "training", pod_uid="other-pod")
+    assert show("train", "-o", "json")[0] == 0, "a whole name wins"
+    assert show("trainin")[0] == 0
+    code, out, err = show("trai")
+    assert (code, out) == (1, "")
+    assert "NotFound: trai is the beginning of several: default/train, default/training" in err
+
+
 def test_no_store_and_a_newer_record_are_named(show: Show, tmp_path: Path) -> None:
     code, out, err = show()
     assert (code, out) == (1, "")

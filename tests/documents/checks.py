@@ -136,9 +136,10 @@ _JUDGES: Mapping[str, Callable[[Command], Iterator[Complaint]]] = {
 
 def can_run(command: Command) -> bool:
     """A ``dranet`` that reads captures and files, and needs nothing else."""
-    reads = {"--facts", "--facts-file", *OF_A_CLUSTER} & set(command) or command[1:2] == ("validate",)
+    options = {"--capture", "--facts", "--facts-file", *OF_A_CLUSTER} & set(command)
+    reads = bool(options) or command[1:2] == ("validate",)
     is_ours = command[0].removeprefix(".venv/bin/") == "dranet"
-    return is_ours and bool(reads) and not {"run", "--live", "--watch"} & set(command)
+    return is_ours and reads and not {"run", "--live", "--watch"} & set(command)
 
 
 OF_A_CLUSTER = ("cluster.json", "cluster.yaml")
@@ -151,7 +152,7 @@ def prepare_folder(folder: Path) -> None:
         (folder / name).symlink_to(REPOSITORY / name)
     (folder / "node.json").symlink_to(REPOSITORY / "tests/data/dgx-h100/capture.json")
     with redirect_stdout(io.StringIO()) as slices:
-        main(["devices", "-o", "slices", "--facts", str(folder / "node.json")])
+        main(["devices", "-o", "slices", "--capture", str(folder / "node.json")])
     texts = (slices.getvalue(), (REPOSITORY / "deploy/deviceclasses.yaml").read_text())
     items = [item for text in texts for item in yaml.safe_load_all(text) if item]
     for name in OF_A_CLUSTER:

@@ -94,7 +94,7 @@ def test_manifests_are_valid(block: Block) -> None:
             published.check(item, (34, 37))
 
 
-FOREIGN_GROUPS = {"kind.x-k8s.io", "kustomize.config.k8s.io", "k8s.cni.cncf.io"}
+FOREIGN_GROUPS = {"kind.x-k8s.io", "kustomize.config.k8s.io", "k8s.cni.cncf.io", "security.openshift.io"}
 """Files of programs, and objects that others define."""
 
 

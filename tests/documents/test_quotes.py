@@ -1,4 +1,4 @@
-"""What troubleshooting quotes of the driver, the driver says: people search the page for what they see."""
+"""Messages that the pages for troubleshooting quote are in the driver: people search for what they see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 
 from tests.documents.blocks import REPOSITORY
 
-PAGE = REPOSITORY / "docs/operations/troubleshooting.md"
+PAGES = [
+    REPOSITORY / "docs" / page
+    for page in ("operations/troubleshooting.md", "reference/messages.md", "reference/reasons.md")
+]
 QUIET = {"pb", "testbed"}
 """Rooms of which nothing is seen on a cluster."""
 OF_OTHERS = """
@@ -41,11 +44,12 @@ def normalize(text: str) -> str:
 
 def iter_quotes() -> Iterator[str]:
     """What stands in code font in the first column of a table, and is a sentence's part."""
-    for cell in re.findall(r"^\| (.*?) (?<!\\)\| ", PAGE.read_text(), re.MULTILINE):
+    text = "\n".join(page.read_text() for page in PAGES)
+    for cell in re.findall(r"^\| (.*?) (?<!\\)\| ", text, re.MULTILINE):
         for quote in re.findall(r"`([^`]+)`", cell):
-            text = normalize(quote.removeprefix("no: ").removeprefix("warning: ")).strip("\0 :")
-            if len(text.replace("\0", "").split()) >= LEAST:
-                yield text
+            found = normalize(quote.removeprefix("no: ").removeprefix("warning: ")).strip("\0 :")
+            if len(found.replace("\0", "").split()) >= LEAST:
+                yield found
 
 
 @pytest.fixture(scope="module")

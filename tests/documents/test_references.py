@@ -149,9 +149,7 @@ def test_figures_of_the_front_page_are_those_of_the_page_about_performance() -> 
     front = front.partition("## Proof")[2].partition("\n## ")[0]
     figures = set(re.findall(r"\b\d\.\d\d\b", front))
     assert len(figures) >= 3
-    assert figures <= set(
-        re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/operations/performance.md").read_text())
-    )
+    assert figures <= set(re.findall(r"\b\d\.\d\d\b", (REPOSITORY / "docs/dev/figures.md").read_text()))
 
 
 def test_the_run_of_benchmarks_is_the_one_that_is_kept() -> None:

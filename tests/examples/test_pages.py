@@ -16,7 +16,7 @@ from tests.examples.table import CLASSES, FOLDER, REPOSITORY
 
 DOCS = REPOSITORY / "docs/guides"
 GUIDES = ("gpus-by-nvidia-dra.md", "gb200-gb300.md")
-PAGES = ("examples.md", "migrate-from-dranet.md", "sriov-and-multus.md", "gpu-drivers.md", *GUIDES)
+PAGES = ("examples.md", "migrate-from-dranet.md", "sriov-and-multus.md", "gpus.md", *GUIDES)
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 EXPRESSION = re.compile(r"`([^`]*device\.attributes\[[^`]*)`")
@@ -74,7 +74,7 @@ def test_a_selector_of_the_page_about_sriov_is_one(expression: str, tmp_path: Pa
 
 
 def test_the_page_about_sriov_names_checks_that_the_doctor_has() -> None:
-    table = read("sriov-and-multus.md").partition("| check | what it says |")[2].partition("\n\n")[0]
+    table = read("sriov-and-multus.md").partition("| check | finding |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
     assert named
     assert named <= {check.entry.id for check in catalogue.CHECKS}

@@ -1,4 +1,4 @@
-"""The page ``docs/guides/devices.md``: its examples work and its table has every reason."""
+"""The guide and the reference of devices: examples work, and every reason has a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from dranet.model.facts import (
 )
 from dranet.settings import PublishGpus
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "devices.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join((DOCS / folder / "devices.md").read_text() for folder in ("reference", "guides"))
 TABLED_REASONS = re.findall(r"^\| `((?:is|carries|has|does|fails) [^`]*)` \|", PAGE, re.MULTILINE)
 NIC: dict[str, AttributeValue] = {
     "dra.net/ifName": "gpu1rdma0",

@@ -1,4 +1,4 @@
-"""docs/guides/security.md: what it promises is shown by tests that exist, and its figures are the code's."""
+"""Pages on security: what they promise is shown by tests that exist, and their figures are the code's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranet.security.context import CAPABILITIES, MOUNTS
 from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, RULES, SyscallRule
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs/guides/security.md"
+DOCS = TESTS.parent / "docs"
 
 
 def count(*rules: SyscallRule) -> int:
@@ -19,24 +19,25 @@ def count(*rules: SyscallRule) -> int:
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    return PAGE.read_text()
+def threats() -> str:
+    return (DOCS / "dev/threat-model.md").read_text()
 
 
-def test_every_test_that_shows_an_answer_exists(page: str) -> None:
+def test_every_test_that_shows_an_answer_exists(threats: str) -> None:
     sources = "\n".join(path.read_text() for path in TESTS.rglob("test_*.py"))
-    names = set(re.findall(r"`(test_\w+)`", page))
+    names = set(re.findall(r"`(test_\w+)`", threats))
     assert names
     assert sorted(name for name in names if f"def {name}(" not in sources) == []
 
 
-def test_every_file_of_tests_that_shows_an_answer_exists(page: str) -> None:
-    paths = set(re.findall(r"`tests/([\w/*.]+)`", page))
+def test_every_file_of_tests_that_shows_an_answer_exists(threats: str) -> None:
+    paths = set(re.findall(r"`tests/([\w/*.]+)`", threats))
     assert paths
     assert sorted(path for path in paths if not list(TESTS.glob(path))) == []
 
 
-def test_the_figures_are_those_of_the_code(page: str) -> None:
+def test_the_figures_are_those_of_the_code() -> None:
+    page = (DOCS / "guides/security.md").read_text()
     names = ", ".join(f"`{capability.name}`" for capability in CAPABILITIES)
     assert f"| {len(CAPABILITIES)}: {names} |" in page
     chosen = count(*CHOSEN)

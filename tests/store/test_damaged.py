@@ -325,6 +325,16 @@ def test_a_give_back_gets_what_can_be_read_or_nothing(
         assert (store.get_set_aside("bad") is not None) is is_enough
 
 
+def test_a_record_that_is_no_json_keeps_nobody_from_its_claim(tmp_path: Path) -> None:
+    path = tmp_path / "claims"
+    write_text(path, "bad", '{"version": 1, "claim"')
+    with closing(ClaimStore(path)) as store:
+        store.open()
+        assert store.get_set_aside("bad") is None
+        store.delete("bad")
+        assert store.quarantine_size == 1
+
+
 def test_a_record_in_the_file_of_another_claim_is_no_record_of_it(tmp_path: Path) -> None:
     path = tmp_path / "claims"
     write_record(path, "two", encode_record(a_record("one")))

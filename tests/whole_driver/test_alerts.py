@@ -89,7 +89,7 @@ def hasty_rules() -> JsonObject:
 def scrape_configs() -> list[JsonObject]:
     """What the operator makes of the PodMonitor, with the pods of one node as service discovery tells of
     them: two instances, as in an update, and the init container of one."""
-    monitor = find(render({"monitoring": {"podMonitor": {"enabled": True}}}), "PodMonitor")
+    monitor = find(render({"podMonitor": {"enabled": True}}), "PodMonitor")
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     of_operator = [
         {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": target}

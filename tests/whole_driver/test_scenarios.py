@@ -125,6 +125,18 @@ class TestDemo:
         assert len(lines) > 10
         assert_prints(lines, demo)
 
+    def test_a_reader_that_went_away_ends_it_quietly(self) -> None:
+        """``dranet demo | head``."""
+        command = [*AS_IN_A_TERMINAL, *dranet_command("demo")]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        ) as demo:
+            assert demo.stdout is not None
+            assert demo.stderr is not None
+            assert demo.stdout.readline().startswith("aligned-pods: ")
+            demo.stdout.close()
+            assert (demo.stderr.read(), demo.wait(240)) == ("", 128 + signal.SIGPIPE)
+
     def test_an_ordinary_user_can_run_it(self) -> None:
         if os.geteuid() != 0:
             pytest.skip("the other tests run as an ordinary user already")

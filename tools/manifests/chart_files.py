@@ -20,7 +20,7 @@ from tools.manifests.admission import Driver
 from tools.manifests.chart_settings import BIND_ADDRESS
 from tools.manifests.parameters_policy import build_parameters_policy
 from tools.manifests.tenant_policy import build_tenant_policy
-from tools.manifests.values import mount_key, needed_values, plain, refused_values
+from tools.manifests.values import build_schema, mount_key, needed_values, plain, refused_values
 
 DRIVER, NAMESPACE, ACCOUNT = "{driver_name}", "{namespace}", "{service_account}"
 ADMINS, FIELDS, NAMESPACES = "{admins}", "{fields}", "{namespaces}"
@@ -93,10 +93,8 @@ def build_chart_files() -> Mapping[str, Any]:
         "rbac-rules.yaml": build_rules(DRIVER),
         "rbac-authentication-rules.yaml": build_rules(DRIVER, AUTHENTICATION_PERMISSIONS),
         "device-classes.yaml": _build_classes(),
-        "refused-values.yaml": {
-            "values": [{"path": path, "why": why} for path, why in refused_values().items()],
-            "needed": list(needed_values()),
-        },
+        "refused-values.yaml": {"values": dict(refused_values()), "needed": list(needed_values())},
+        "values.schema.json": build_schema(),
         **build_policy_files(),
     }
 

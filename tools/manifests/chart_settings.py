@@ -30,12 +30,17 @@ BIND_ADDRESS = (
 )
 """Checked by a template, whose message explains what does not match."""
 
-_PATTERNS: Mapping[str, str] = {
-    "driver_name": r"^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
-    "nri_index": "^[0-9]{2}$",
-    "offer_link_kinds": "^[a-z0-9][a-z0-9_-]{0,14}$",
+_PATTERNS: Mapping[str, tuple[str, str]] = {
+    "driver_name": (
+        r"^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        "write a domain name in small letters, as in nic.example.com",
+    ),
+    "nri_index": ("^[0-9]{2}$", 'write two digits in quotes, as in "10"'),
+    "offer_link_kinds": ("^[a-z0-9][a-z0-9_-]{0,14}$", "write kinds of links, as in vxlan"),
 }
-"""Patterns of texts, or of each text in a list, as the driver checks them."""
+"""Patterns of texts, or of each text in a list, as the driver checks them, and what is wanted."""
+
+_PATH = "write an absolute path, as in /var/lib/dranet"
 
 
 def free_settings() -> Iterator[Declaration]:
@@ -48,20 +53,20 @@ def refused_settings() -> Mapping[str, str]:
     return {name: reason for name, reason in _SEEN_TO.items() if name in DECLARATIONS}
 
 
-def settings_schema() -> Schema:
-    """Return the schema of the chart's ``settings``.
+def camel_case(setting: str) -> str:
+    """Return the other name of a setting: ``logLevel`` for ``log_level``."""
+    first, *rest = setting.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
-    Settings that the chart provides pass the schema: a template refuses them with a reason, while a schema
-    could only report that they are not allowed."""
+
+def settings_schema() -> Schema:
+    """Return the schema of the chart's ``settings``: each under its two names."""
     free = {
-        setting.name: {**_schema_of(setting), "description": setting.description}
+        setting.name: {"description": setting.description, **_schema_of(setting)}
         for setting in free_settings()
     }
-    refused = {
-        name: {"deprecated": True, "description": f"Refused: {reason}."}
-        for name, reason in refused_settings().items()
-    }
-    return {"type": "object", "additionalProperties": False, "properties": {**free, **refused}}
+    camel = {camel_case(name): part for name, part in free.items()}
+    return {"type": "object", "additionalProperties": False, "properties": {**free, **camel}}
 
 
 def _schema_of(setting: Declaration) -> dict[str, Any]:
@@ -74,8 +79,9 @@ def _schema_of(setting: Declaration) -> dict[str, Any]:
     if setting.name == "bind_address":
         return {"type": ["string", "integer"]}
     schema = _by_default(setting.default)
-    if pattern := _PATTERNS.get(setting.name):
-        text = {"type": "string", "pattern": pattern, "maxLength": 63}
+    if setting.name in _PATTERNS:
+        pattern, wanted = _PATTERNS[setting.name]
+        text = {"type": "string", "pattern": pattern, "maxLength": 63, "patternErrorMessage": wanted}
         return {**schema, "items": text} if "items" in schema else text
     return schema
 
@@ -92,7 +98,7 @@ def _by_default(default: object) -> dict[str, Any]:
         case float():
             return {"type": "number"}
         case Path():
-            return {"type": "string", "pattern": "^/[ -~]+$"}
+            return {"type": "string", "pattern": "^/[ -~]+$", "patternErrorMessage": _PATH}
         case None:
-            return {"type": "string", "pattern": "^(/[ -~]+)?$"}
+            return {"type": "string", "pattern": "^(/[ -~]+)?$", "patternErrorMessage": _PATH}
     return {"type": "string"}

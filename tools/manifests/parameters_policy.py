@@ -40,20 +40,20 @@ _SUM_MAX = 12
 
 LEFT_TO_PREPARE = (
     (
-        "what a DeviceClass or another config may give or take back: a field that is missing (`vlan.id`, "
-        "`vrf.name`, `rateLimit.egress.rate`), a conflict with a config that comes later, every conflict "
+        "what a DeviceClass or another config can add or remove: a missing field (`vlan.id`, "
+        "`vrf.name`, `rateLimit.egress.rate`), a conflict with a later config, every conflict "
         "in a DeviceClass"
     ),
     "entries of a list with the same destination, and other conflicts between entries",
     (
-        "the `policy` of a DeviceClass: what claims on it may set, and whether its expressions compile "
+        "the `policy` of a DeviceClass: what its claims can set, and whether its expressions compile "
         "(expressions in the policy of a DeviceClass)"
     ),
-    "IPv4 in IPv6 (`::ffff:10.0.0.1`), of which Kubernetes' functions make nothing",
-    "prefix lengths with a zero in front (`10.0.0.0/08`), likewise",
-    "quantities that are not a whole number (`1.0001k`): Kubernetes does not recognise all of them",
+    "IPv4-mapped IPv6 addresses (`::ffff:10.0.0.1`), which the CEL functions do not accept",
+    "prefix lengths with a leading zero (`10.0.0.0/08`), for the same reason",
+    "quantities that are not whole numbers (`1.0001k`): Kubernetes does not recognise all of them",
     "scopes of IPv6 tokens (`::5%eth0`)",
-    "which sysctls a claim may write, and everything that depends on the device, the link or the node",
+    "which sysctls a claim can write, and everything that depends on the device, the link or the node",
 )
 """What the policy lets pass, on the safe side; Prepare and ``dranet validate`` judge it."""
 

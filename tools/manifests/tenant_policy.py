@@ -47,21 +47,22 @@ class Powerful(Struct, frozen=True):
 
 POWERFUL = (
     Powerful(
-        "interface.disableEbpfPrograms", "takes the node's own programs off the link, those for security too"
+        "interface.disableEbpfPrograms",
+        "removes the node's own programs from the link, including those for security",
     ),
-    Powerful("interface.hardwareAddr", "the pod can pass for another machine of the network"),
-    Powerful("interface.vlan", "the pod chooses the VLAN that it is in"),
-    Powerful("interface.vrf", "the pod's routing, and whatever watches it, is split in two"),
+    Powerful("interface.hardwareAddr", "the pod can impersonate another host of the network"),
+    Powerful("interface.vlan", "the pod chooses its VLAN"),
+    Powerful("interface.vrf", "splits the pod's routing in two, and what monitors it"),
     Powerful("interface.forwarding", "the pod becomes a router between its networks"),
-    Powerful("rules", "traffic of the pod goes around the pod network and its NetworkPolicies"),
-    Powerful(DEFAULT_ROUTE, "all traffic of the pod goes around the pod network and its NetworkPolicies"),
-    Powerful("neighbors", "the pod decides which machine an address belongs to"),
-    Powerful("sysctls", "the pod's network stack behaves otherwise than the administrator knows it"),
+    Powerful("rules", "traffic of the pod bypasses the pod network and its NetworkPolicies"),
+    Powerful(DEFAULT_ROUTE, "all traffic of the pod bypasses the pod network and its NetworkPolicies"),
+    Powerful("neighbors", "the pod decides which host has an address"),
+    Powerful("sysctls", "changes the pod's network stack in ways that the administrator may not expect"),
     Powerful(
-        "ethtool.privateFlags", "switches of the NIC's own driver, some of which reach its other functions"
+        "ethtool.privateFlags", "switches of the NIC's own driver, some of which affect its other functions"
     ),
     Powerful("cpuLocality.irq", "interrupts of the node move to other CPUs"),
-    Powerful("cpuLocality.rps", "CPUs that other pods may have for themselves work off what comes in"),
+    Powerful("cpuLocality.rps", "received packets are processed by CPUs that may be reserved for other pods"),
     Powerful("rdma.managementDevices", "the pod can manage the InfiniBand subnet"),
 )
 """The parameters that the policy restricts by default."""

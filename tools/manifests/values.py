@@ -48,19 +48,49 @@ FORMER: Mapping[str, str] = {
 }
 """Value of DraNet's chart -> its replacement here."""
 
+_RENAMED: Mapping[str, str] = {
+    "monitoring": "podMonitor, serviceMonitor, prometheusRule and dashboards",
+    "probes": "startupProbe, readinessProbe and livenessProbe",
+    "monitoring.podMonitor": "podMonitor (labels is podMonitor.additionalLabels)",
+    "monitoring.rules": "prometheusRule (labels is prometheusRule.additionalLabels)",
+    "monitoring.dashboard": "dashboards",
+    "probes.startup": "startupProbe",
+    "probes.readiness": "readinessProbe",
+    "probes.liveness": "livenessProbe",
+}
+"""Earlier name of a value -> its name."""
+
+_ONE_EACH = "a DaemonSet runs one driver on each node, and nodeSelector selects nodes"
+_USUAL_ELSEWHERE: Mapping[str, str] = {
+    name: f"is not a value of this chart: {instead}"
+    for name, instead in {
+        "autoscaling": _ONE_EACH,
+        "env": "write extraEnv",
+        "ingress": "the driver serves only metrics, which podMonitor or serviceMonitor scrapes",
+        "podSecurityContext": "securityContext has what can be set",
+        "replicaCount": _ONE_EACH,
+        "service": "serviceMonitor.enabled adds a headless Service for Prometheus",
+        "volumes": "write extraVolumes",
+        "volumeMounts": "write extraVolumeMounts",
+    }.items()
+}
+"""Values that many charts have -> what to do here."""
+
 _MAY_BE_NULL = frozenset(
     {
         "nodeSelector",
-        "tolerations",
         "priorityClassName",
         "resources",
         "securityContext.seLinuxType",
         "deviceClasses.rdma.parameters",
         "deviceClasses.rdmaOnly.parameters",
-        "monitoring.dashboard.labels",
+        "dashboards.labels",
     }
 )
 """Values with a default that an administrator may remove with null."""
+
+_SHARED = ("global",)
+"""Values that may have keys which are for other charts."""
 
 _ALWAYS_READ = ("settings", "attributes", "deviceClasses.extra", "admissionPolicies.")
 """Values that are empty by default and that templates read all the same."""
@@ -194,14 +224,8 @@ def _resolve(schema: Any) -> Any:
 
 
 def build_schema() -> dict[str, Any]:
-    """Return ``values.schema.json``, by which Helm refuses a misspelt key with its place."""
-    former = {
-        name: {
-            "deprecated": True,
-            "description": "A value of DraNet's chart. Refused, with the name that it has here.",
-        }
-        for name in sorted({path.partition(".")[0] for path in FORMER})
-    }
+    """Return the schema by which templates check values, and which editors may use: an unknown key and a
+    wrong value are errors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Values of the chart dranet",
@@ -209,19 +233,34 @@ def build_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             **{value.name: _schema_of(value) for value in list_values()},
-            **former,
             "enabled": {
                 "type": "boolean",
                 "deprecated": True,
                 "description": "For charts that have this one as a dependency, as its condition.",
             },
-            "global": {
-                "type": "object",
-                "description": "For charts that have this one as a dependency; not read.",
-            },
         },
         "$defs": {"settings": settings_schema()},
     }
+
+
+def build_open_schema() -> dict[str, Any]:
+    """Return ``values.schema.json``, which Helm applies before any template: it describes every value and
+    refuses none, because Helm's own line names neither cause nor fix."""
+    about = "Describes values. Templates check them with files/values.schema.json, and explain what is wrong."
+    opened: dict[str, Any] = _open(build_schema())
+    return {"$schema": opened.pop("$schema"), "$comment": about, **opened}
+
+
+def _open(schema: Schema) -> dict[str, Any]:
+    kept = {key: schema[key] for key in ("$schema", "$ref", "title", "description") if key in schema}
+    if "enum" in schema:
+        kept["examples"] = schema["enum"]
+    for key in ("properties", "$defs"):
+        if key in schema:
+            kept[key] = {name: _open(part) for name, part in schema[key].items()}
+    if "items" in schema:
+        kept["items"] = _open(schema["items"])
+    return kept
 
 
 def _schema_of(value: Value) -> dict[str, Any]:
@@ -231,7 +270,7 @@ def _schema_of(value: Value) -> dict[str, Any]:
     return {
         **described,
         "type": "object",
-        "additionalProperties": False,
+        "additionalProperties": value.name in _SHARED,
         "properties": {part.name: _schema_of(part) for part in value.parts},
     }
 
@@ -247,14 +286,13 @@ def needed_values() -> Sequence[str]:
 
 
 def refused_values() -> Mapping[str, str]:
-    """Dotted path -> why a template refuses it.
-
-    The schema accepts these, so that the user reads a sentence.
-    """
+    """Dotted path of a key that does not exist -> what to write instead."""
     return {
-        "args": "are those of DraNet's chart; here there is `settings` (docs/reference/settings.md)",
+        "args": "is a value of DraNet's chart; here there is `settings` (docs/reference/settings.md)",
         **{path: f"is a value of DraNet's chart; here it is {new}" for path, new in FORMER.items()},
-        **{f"settings.{name}": f"is not to be set: {reason}" for name, reason in refused_settings().items()},
+        **{path: f"is now {new}" for path, new in _RENAMED.items()},
+        **_USUAL_ELSEWHERE,
+        **{f"settings.{name}": f"must not be set: {reason}" for name, reason in refused_settings().items()},
     }
 
 

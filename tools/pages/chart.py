@@ -20,7 +20,7 @@ from tools.manifests.chart_files import build_chart_files
 from tools.manifests.values import (
     FORMER,
     Value,
-    build_schema,
+    build_open_schema,
     in_one_line,
     list_values,
     refresh_comments,
@@ -36,7 +36,7 @@ _FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "00-namespace.yaml": ("The driver's namespace, which the other files need", ("namespace",)),
     "rbac.yaml": (
         "What the driver may do; why, line by line: docs/reference/permissions.md",
-        ("serviceaccount", "rbac"),
+        ("serviceaccount", "rbac", "viewer"),
     ),
     "admission-policy.yaml": (
         "What is refused at the API server, and why: docs/guides/admission.md",
@@ -76,8 +76,9 @@ def build_chart(folder: Path) -> Mapping[str, str]:
     files = {f"files/{name}": _write_file(name, content) for name, content in build_chart_files().items()}
     return {
         "Chart.yaml": _write_about(read_project()),
+        "README.md": _write_readme(read_project()),
         "values.yaml": refresh_values((folder / "values.yaml").read_text()),
-        "values.schema.json": json.dumps(build_schema(), indent=2) + "\n",
+        "values.schema.json": json.dumps(build_open_schema(), indent=2) + "\n",
         **files,
     }
 
@@ -102,6 +103,20 @@ def _write_about(project: Project) -> str:
         install=project.page("docs/guides/install.md"),
         support=project.page("SUPPORT.md"),
         security=project.security,
+    )
+
+
+def _write_readme(project: Project) -> str:
+    """What Artifact Hub shows of the chart; its links work outside of the repository."""
+    return fill(
+        "chart-readme.md",
+        chart=f"{project.charts}/dranet",
+        version=__version__,
+        documentation=project.page("docs/README.md"),
+        install=project.page("docs/guides/install.md"),
+        updates=project.page("docs/operations/upgrades.md"),
+        settings=project.page("docs/reference/settings.md"),
+        sections="\n".join(_sections("###")),
     )
 
 
@@ -144,10 +159,10 @@ def _document(text: str) -> str:
 
 def values_page() -> str:
     former = table(("there", "here"), ((f"`{path}`", new) for path, new in FORMER.items()))
-    return fill("values.md", sections="\n".join(_sections()), former=former)
+    return fill("values.md", sections="\n".join(_sections("##")), former=former)
 
 
-def _sections() -> Iterator[str]:
+def _sections(heading: str) -> Iterator[str]:
     rows: dict[str, list[Value]] = {}
     section = ""
     for top in list_values():
@@ -155,7 +170,7 @@ def _sections() -> Iterator[str]:
         rows.setdefault(section, []).append(top)
     for title, values in rows.items():
         lines = table(("value", "default", "meaning"), (_row(*each) for each in walk(values)))
-        yield f"## {title}\n\n{lines}"
+        yield f"{heading} {title}\n\n{lines}"
 
 
 def _row(path: str, value: Value) -> tuple[str, str, str]:

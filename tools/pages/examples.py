@@ -15,11 +15,14 @@ from dranet.cli.main import EXIT_FAILED, main
 PAGES = (
     "commands/claim-new.md",
     "commands/explain.md",
+    "commands/nodes.md",
     "guides/gb200-gb300.md",
     "guides/gpus-by-nvidia-dra.md",
     "commands/topology.md",
-    "operations/troubleshooting.md",
+    "reference/messages.md",
     "commands/validate.md",
+    "reference/claim-new-rules.md",
+    "reference/explain-output.md",
 )
 PICTURES = {"commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
 """File below ``docs`` -> the command that draws it."""

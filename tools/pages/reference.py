@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.desk.cli.validate import describe_rules
 from dranet.model.attributes import (
     CATALOGUE,
     DOMAIN,
@@ -20,6 +21,7 @@ from dranet.settings import DECLARATIONS, Declaration
 from dranet.view.options import default_text
 from tools.pages.alerts import alerts_page
 from tools.pages.chart import build_chart, can_render, refresh_values, render_plain_manifests, values_page
+from tools.pages.cli import cli_page
 from tools.pages.doctor import SCHEMA_NAME as DOCTOR_SCHEMA_NAME
 from tools.pages.doctor import checks_page, doctor_schema
 from tools.pages.examples import write_examples
@@ -50,17 +52,18 @@ def _describe_attribute(a: Attribute) -> tuple[str, ...]:
 
 
 def settings_page() -> str:
-    head = ("flag", "environment", "key in the file", "default", "meaning")
-    rows = (
-        (f"`{one.flag}`", f"`{one.environment}`", f"`{one.name}`", _default(one), one.description)
-        for one in DECLARATIONS.values()
-    )
+    head = ("setting", "default", "meaning")
+    rows = ((f"`{one.name}`", _default(one), one.description) for one in DECLARATIONS.values())
     return fill("settings.md", settings=table(head, rows))
 
 
 def _default(setting: Declaration) -> str:
     text = default_text(setting.default)
     return f"`{text}`" if text else "-"
+
+
+def validate_rules_page() -> str:
+    return fill("validate-rules.md", rules=describe_rules())
 
 
 def build_pages() -> Mapping[str, str]:
@@ -76,8 +79,10 @@ def build_pages() -> Mapping[str, str]:
         DOCTOR_SCHEMA_NAME: doctor_schema(),
         "permissions.md": permissions_page(),
         "values.md": values_page(),
+        "cli.md": cli_page(),
         "rights.md": rights_page(),
         "restored.md": restored_page(),
+        "validate-rules.md": validate_rules_page(),
     }
     return {f"reference/{name}": text for name, text in reference.items()}
 

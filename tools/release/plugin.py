@@ -16,7 +16,6 @@ from pathlib import Path
 import yaml
 
 import dranet
-from dranet.cli.main import DESK_COMMANDS, NODE_COMMANDS
 from tools.image.debian import hash_file
 from tools.project import REPOSITORY, Project
 
@@ -27,8 +26,6 @@ MANIFEST = "dranet.yaml"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _ARCHIVE = re.compile(rf"{NAME}-v.+-(linux|darwin)-(amd64|arm64)\.tar\.gz")
 _ENTRY = "import sys\nfrom dranet.cli.main import main\nsys.exit(main())\n"
-_LOADED_BY_NAME = ("cel_expr_python.cel", *sorted({*DESK_COMMANDS.values(), *NODE_COMMANDS.values()}))
-"""Modules that no import statement names. Those of a node have commands that also read files of a node."""
 _NOT_FOR_A_DESK = ("grpc", "pyudev")
 """Packages that only the driver on a node needs."""
 
@@ -47,7 +44,9 @@ def build_plugin(folder: Path, version: str) -> Path:
             *(sys.executable, "-m", "PyInstaller", "--onefile", "--name", NAME, "--paths", str(REPOSITORY)),
             *("--distpath", str(work / "dist"), "--workpath", str(work / "work"), "--specpath", temporary),
             *("--log-level", "ERROR", "--noconfirm"),
-            *(part for module in _LOADED_BY_NAME for part in ("--hidden-import", module)),
+            # Commands, and the engine of CEL, are imported by name when they are needed.
+            *("--collect-submodules", "dranet.cli", "--collect-submodules", "dranet.desk.cli"),
+            *("--hidden-import", "cel_expr_python.cel"),
             *(part for module in _NOT_FOR_A_DESK for part in ("--exclude-module", module)),
             str(work / "entry.py"),
         ]

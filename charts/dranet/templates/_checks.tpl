@@ -1,11 +1,14 @@
-{{/* Checks that a schema cannot express, or not with a helpful message. All problems are reported at once. Helm renders
-templates in no fixed order, so each begins with this, and the first one checks. */}}
+{{/* Checks of the values: first each by itself (_values.tpl), then what belongs together. All problems are reported at once.
+Helm renders templates in no fixed order, so each begins with this, and the first one checks. */}}
 {{- define "dranet.check" -}}
 {{- if not (hasKey . "dranetWrong") -}}
 {{- $_ := set . "dranetWrong" list -}}
-{{- include "dranet.checkMissing" . -}}
-{{- if not .dranetWrong -}}
-{{- include "dranet.checkRefused" . -}}
+{{- $_ := set . "dranetSchema" (.Files.Get "files/values.schema.json" | fromJson) -}}
+{{- $_ := set . "dranetRefused" (.Files.Get "files/refused-values.yaml" | fromYaml).values -}}
+{{- include "dranet.checkValue" (dict "root" . "schema" .dranetSchema "value" .Values "path" "") -}}
+{{- if not .dranetUnreadable }}{{ include "dranet.checkMissing" . }}{{ end -}}
+{{- if not .dranetUnreadable -}}
+{{- include "dranet.checkTwice" . -}}
 {{- include "dranet.checkImage" . -}}
 {{- include "dranet.checkAddresses" . -}}
 {{- include "dranet.checkAttributes" . -}}
@@ -35,26 +38,22 @@ earlier chart exist. */}}
 {{- range $step := initial (splitList "." $path) }}{{ $parent = get ($parent | default dict) $step }}{{ end -}}
 {{- $key := last (splitList "." $path) -}}
 {{- if and (kindIs "map" $parent) (or (not (hasKey ($parent | default dict) $key)) (kindIs "invalid" (get ($parent | default dict) $key))) -}}
+{{- $_ := set $root "dranetUnreadable" true -}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "%s: null takes the default away; leave the key out to have it (after --reuse-values: a value that is new in this chart; --reset-then-reuse-values knows it)" $path)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Values of DraNet's chart, and settings that values must not set. */}}
-{{- define "dranet.checkRefused" -}}
+{{/* A setting under both of its names would have two values. */}}
+{{- define "dranet.checkTwice" -}}
 {{- $root := . -}}
-{{- range $entry := (.Files.Get "files/refused-values.yaml" | fromYaml).values -}}
-{{- $path := splitList "." $entry.path -}}
-{{- $parent := $root.Values -}}
-{{- range $step := initial $path }}{{ $parent = kindIs "map" $parent | ternary (get (kindIs "map" $parent | ternary $parent dict) $step) dict }}{{ end -}}
-{{- if and (kindIs "map" $parent) (hasKey (kindIs "map" $parent | ternary $parent dict) (last $path)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s %s" $entry.path $entry.why)) -}}
-{{- end -}}
-{{- if eq (first $path) "settings" -}}
-{{- range $pool := $root.Values.pools -}}
-{{- if hasKey ($pool.settings | default dict) (last $path) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "pools[%s].%s %s" $pool.name $entry.path $entry.why)) -}}
-{{- end -}}
+{{- range $pool := prepend (.Values.pools | default list) dict -}}
+{{- $settings := hasKey $pool "name" | ternary $pool.settings $root.Values.settings | default dict -}}
+{{- range $name, $_ := $settings -}}
+{{- $snake := snakecase $name -}}
+{{- if and (ne $name $snake) (hasKey $settings $snake) -}}
+{{- $place := hasKey $pool "name" | ternary (printf "pools[%v].settings" $pool.name) "settings" -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s: %s and %s are the same setting; leave one of them out" $place $name $snake)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -69,6 +68,12 @@ earlier chart exist. */}}
 {{- else if not (regexMatch "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*$" .Values.image.repository) -}}
 {{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s is no name of an image: registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
 {{- end -}}
+{{- $registry := .Values.global.imageRegistry | default .Values.image.registry -}}
+{{- if and $registry (regexMatch "^([^/]*[.:][^/]*|localhost)/" .Values.image.repository) -}}
+{{- $key := .Values.global.imageRegistry | empty | ternary "image.registry" "global.imageRegistry" -}}
+{{- $path := regexReplaceAll "^[^/]*/" .Values.image.repository "" -}}
+{{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s names a registry, and %s is %s: write %s there" .Values.image.repository $key $registry $path)) -}}
+{{- end -}}
 {{- if and .Chart.IsRoot (hasKey .Values "enabled") -}}
 {{- include "dranet.wrong" (dict "root" . "message" "enabled: is for charts that have this one as a part (condition: dranet.enabled); here it does nothing") -}}
 {{- end -}}
@@ -79,7 +84,7 @@ earlier chart exist. */}}
 {{- $root := . -}}
 {{- $form := (.Files.Get "files/driver.yaml" | fromYaml).bindAddress -}}
 {{- range $pool := prepend (.Values.pools | default list) dict -}}
-{{- $settings := hasKey $pool "name" | ternary $pool.settings $root.Values.settings | default dict -}}
+{{- $settings := include "dranet.snake" (hasKey $pool "name" | ternary $pool.settings $root.Values.settings) | fromJson -}}
 {{- if hasKey $settings "bind_address" -}}
 {{- if not (regexMatch $form (toString $settings.bind_address)) -}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "%ssettings.bind_address: %v is no HOST:PORT, with a port from 1 to 65535. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
@@ -91,7 +96,7 @@ earlier chart exist. */}}
 {{- define "dranet.checkAttributes" -}}
 {{- $root := . -}}
 {{- range $pool := .Values.pools | default (list dict) -}}
-{{- $file := or (get ($pool.settings | default dict) "attributes_file") (get $root.Values.settings "attributes_file") -}}
+{{- $file := or (get (include "dranet.snake" $pool.settings | fromJson) "attributes_file") (get (include "dranet.snake" $root.Values.settings | fromJson) "attributes_file") -}}
 {{- if and $file (concat $root.Values.attributes ($pool.attributes | default list)) -}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.attributes_file: %s would not be read%s, because there are attributes among the values, and the driver reads one file" $file (hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) ""))) -}}
 {{- end -}}
@@ -100,13 +105,18 @@ earlier chart exist. */}}
 
 {{- define "dranet.checkMonitor" -}}
 {{- $root := . -}}
-{{- if .Values.monitoring.podMonitor.enabled -}}
-{{- range $pool := .Values.pools | default (list dict) -}}
+{{- range $key := list "podMonitor" "serviceMonitor" -}}
+{{- if (get $root.Values $key).enabled -}}
+{{- range $pool := $root.Values.pools | default (list dict) -}}
 {{- $address := (include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson).bind_address -}}
 {{- if regexMatch "^(127\\.|localhost:|\\[::1\\]:)" (toString $address) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "monitoring.podMonitor.enabled: Prometheus cannot reach %s, where only the node itself can (settings.bind_address)" $address)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s.enabled: Prometheus cannot reach %s, where only the node itself can (settings.bind_address)" $key $address)) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- include "dranet.wrong" (dict "root" . "message" "serviceMonitor.enabled: podMonitor.enabled is set too, and Prometheus would scrape each driver twice; enable one of them") -}}
 {{- end -}}
 {{- end -}}
 
@@ -114,7 +124,7 @@ earlier chart exist. */}}
 {{- $root := . -}}
 {{- $seen := list -}}
 {{- range $pool := .Values.pools -}}
-{{- if hasKey ($pool.settings | default dict) "driver_name" -}}
+{{- if hasKey (include "dranet.snake" $pool.settings | fromJson) "driver_name" -}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "pools[%s].settings.driver_name: the name is one for all pools; set settings.driver_name, or install a second release" $pool.name)) -}}
 {{- end -}}
 {{- range $other := $seen -}}

@@ -46,6 +46,12 @@ app.kubernetes.io/version: {{ include "dranet.version" . }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
+{{/* Labels of objects that are not the driver's, from (dict "root" $ "component" "test"). What selects its pods does not select
+theirs. */}}
+{{- define "dranet.componentLabels" -}}
+{{- include "dranet.merged" (list (include "dranet.labels" .root | fromYaml) (dict "app.kubernetes.io/component" .component)) -}}
+{{- end -}}
+
 {{/* Labels of the objects of each pool, from (dict "root" $ "pool" pool). */}}
 {{- define "dranet.poolLabels" -}}
 {{- include "dranet.merged" (list (include "dranet.labels" .root | fromYaml) (dict "dra.net/pool" (.pool.name | default "default"))) -}}
@@ -71,16 +77,33 @@ checksum/settings: {{ include "dranet.settings" . | sha256sum }}
 {{- end -}}
 
 {{- define "dranet.image" -}}
+{{- with .Values.global.imageRegistry | default .Values.image.registry }}{{ . }}/{{ end -}}
 {{- with .Values.image -}}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 {{- end -}}
 
+{{- define "dranet.imagePullSecrets" -}}
+{{- $secrets := list -}}
+{{- range concat (.Values.imagePullSecrets | default list) (.Values.global.imagePullSecrets | default list) }}{{ $secrets = append $secrets (kindIs "map" . | ternary . (dict "name" .)) }}{{ end -}}
+{{- with $secrets | uniq -}}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings as JSON by their names in snake_case, as the driver reads them. */}}
+{{- define "dranet.snake" -}}
+{{- $all := dict -}}
+{{- range $name, $value := . }}{{ $_ := set $all (snakecase $name) $value }}{{ end -}}
+{{- toRawJson $all -}}
+{{- end -}}
+
 {{/* The settings of a pool as JSON, from (dict "root" $ "pool" pool): common ones, the pool's over them, the chart's. */}}
 {{- define "dranet.chosen" -}}
 {{- $all := dict -}}
-{{- range $name, $value := .root.Values.settings }}{{ $_ := set $all $name $value }}{{ end -}}
-{{- range $name, $value := .pool.settings }}{{ $_ := set $all $name $value }}{{ end -}}
+{{- range $name, $value := include "dranet.snake" .root.Values.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
+{{- range $name, $value := include "dranet.snake" .pool.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- if concat .root.Values.attributes (.pool.attributes | default list) }}{{ $_ := set $all "attributes_file" "/etc/dranet/attributes.yaml" }}{{ end -}}
 {{- with .root.Values.metrics -}}
 {{- if .tls.secretName }}{{ $_ := set $all "metrics_tls_cert" "/etc/dranet-tls/tls.crt" }}{{ $_ := set $all "metrics_tls_key" "/etc/dranet-tls/tls.key" }}{{ end -}}
@@ -116,7 +139,7 @@ checksum/settings: {{ include "dranet.settings" . | sha256sum }}
 {{- end -}}
 
 {{- define "dranet.driverName" -}}
-{{- .Values.settings.driver_name | default (.Files.Get "files/driver.yaml" | fromYaml).defaults.driver_name -}}
+{{- (include "dranet.snake" .Values.settings | fromJson).driver_name | default (.Files.Get "files/driver.yaml" | fromYaml).defaults.driver_name -}}
 {{- end -}}
 
 {{/* A security context with the SELinux type of the values. */}}

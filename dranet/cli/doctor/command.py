@@ -82,9 +82,9 @@ a short answer.
 """
 
 _EPILOG = """\
-In the driver's pod it has the driver's environment and settings file, but not
-its flags: repeat those. On a node as root it sees more; it lists what it cannot
-see. Asks a running driver through its port; where none answers it asks the API
+In the driver's pod it takes the driver's environment and settings file, but not
+its flags: repeat them. On a node as root it sees more; it lists what it cannot
+see. It asks a running driver through its port; if none answers, it asks the API
 server itself, by dry runs.
 
 Exit code: 0 when nothing is as bad as --fail-on, 1 when something is,
@@ -135,7 +135,7 @@ def _add_what_is_shown(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="leave a finding out, by its id; may be repeated",
     )
-    parser.add_argument("--list", action="store_true", help="list the ids of all checks, and look at nothing")
+    parser.add_argument("--list", action="store_true", help="list the ids of all checks, and do nothing else")
 
 
 def _add_bundle(group: argparse._ArgumentGroup) -> None:
@@ -151,7 +151,8 @@ def _add_bundle(group: argparse._ArgumentGroup) -> None:
         "-f",
         "--read",
         metavar="BUNDLE",
-        help="look at nothing here: show the findings in a bundle, on any system; - reads standard input",
+        help="show the findings in a bundle instead of looking at this node, on any system; - reads standard "
+        "input",
     )
 
 
@@ -200,10 +201,16 @@ def _exit_code(findings: Sequence[Finding], fail_on: str) -> int:
 def _show_bundle(options: argparse.Namespace, ignored: Collection[str]) -> int:
     """Print what the doctor found where the bundle was made."""
     manifest, document = read_bundle(options.read)
-    findings = _leave_out(list(map(parse_finding, document["findings"])), ignored)
+    try:
+        findings = _leave_out(list(map(parse_finding, document["findings"])), ignored)
+        about = describe_manifest(manifest, options.read)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a stranger may have made it
+        raise SettingsError(
+            f"-f {options.read}: the bundle has other fields than this dranet reads"
+        ) from error
     _print(findings, {**document, "findings": [finding.to_json() for finding in findings]}, options)
     if options.output == "text":
-        print(describe_manifest(manifest, options.read))
+        print(about)
     return _exit_code(findings, options.fail_on)
 
 

@@ -177,7 +177,7 @@ def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False)
     style = screen.bold if explanation.conclusion.is_good else screen.red
     yield from map(style, _wrap(f"{_title(explanation)}: {explanation.headline}", width))
     if explanation.fix:
-        yield from _wrap(explanation.fix, width, "do: ")
+        yield from _wrap(explanation.fix, width, "fix: ")
     for remark in explanation.remarks:
         yield from _wrap(remark, width, "note: ")
     if explanation.allocated:
@@ -411,7 +411,7 @@ def _render_alignment(alignment: Alignment | None, width: int, indent: str) -> I
         return
     yield from _render_distances(alignment, width, indent)
     if alignment.fix:
-        yield from _wrap(alignment.fix, width, f"{indent}do: ")
+        yield from _wrap(alignment.fix, width, f"{indent}fix: ")
     if alignment.assumption:
         text = f"no attribute has the NUMA nodes of the GPUs; they are those of {alignment.assumption}"
         yield from _wrap(text, width, f"{indent}assumed: ")

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dranet.cluster import paths
 from dranet.cluster.events import WARNING
 from dranet.desk.cli.nodes_output import render, to_document
-from dranet.desk.cli.object_cluster import Query, fetch_permitted, make_client
+from dranet.desk.cli.object_cluster import (
+    DRIVER_PODS,
+    DRIVER_SELECTOR,
+    Query,
+    fetch_permitted,
+    make_client,
+)
 from dranet.desk.cli.objects import (
     ClusterObjects,
     add_cluster_flags,
@@ -28,9 +34,6 @@ from dranet.errors import ClusterError, NotFoundError, Reason, SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
 from dranet.view.node_view import to_json, to_yaml
 from dranet.view.options import read_settings
-
-DRIVER_PODS = {"app.kubernetes.io/part-of": "dranet", "app.kubernetes.io/component": "driver"}
-"""The labels that the chart gives the driver's pods."""
 
 EXIT_PROBLEM = 1
 
@@ -114,14 +117,14 @@ def _fetch(options: argparse.Namespace, driver: str) -> tuple[FleetObjects, list
         "ResourceSlice": Query(paths.RESOURCE_SLICES),
         "ResourceClaim": Query(paths.resource_claims()),
         "Node": Query(paths.NODES),
-        "Pod": Query(paths.pods(), label_selector=",".join(f"{k}={v}" for k, v in DRIVER_PODS.items())),
+        "Pod": Query(paths.pods(), label_selector=DRIVER_SELECTOR),
         "DeviceTaintRule": Query(paths.DEVICE_TAINT_RULES),
         "Event": Query(paths.events(), field_selector=f"type={WARNING},reportingComponent={driver}"),
     }
     found, refused = asyncio.run(fetch_permitted(make_client(options), queries))
     if "ResourceSlice" in refused:
         raise ClusterError(
-            "this user may not list ResourceSlices, which say what each node offers",
+            "this user may not list ResourceSlices, from which all columns are read",
             reason=Reason.API_FORBIDDEN,
             hint="the chart's ClusterRole dranet-viewer has the rights",
         )
@@ -137,7 +140,7 @@ def _fetch(options: argparse.Namespace, driver: str) -> tuple[FleetObjects, list
 
 
 def _add_files(options: argparse.Namespace, objects: FleetObjects) -> FleetObjects:
-    """Of a kind that no file has, nothing is known."""
+    """Add the objects of files; a kind that no file has stays unknown."""
     read = load_files(options.file, others=True) if options.file else ClusterObjects()
     if options.facts:
         read = capture_slices(options.facts, read_settings(options)) | read

@@ -42,9 +42,11 @@ def render(
         heading, *lines = format_table(header, rows, screen.columns)
         yield from map(screen.bold, heading)
         for group, of_row in zip(groups, lines, strict=True):
-            yield from (_colour(group[0].severity, line, screen) for line in of_row if line)
+            yield from (_colour(group[0].severity, line, screen) for line in of_row)
         yield ""
         yield from textwrap.wrap(_summarize(nodes), width)
+        if not any(node.slices or node.pods for node in nodes):
+            yield "no node has a pod or a ResourceSlice of the driver: is it installed?"
     if refused:
         kinds = ", ".join(_PLURALS[kind] for kind in refused)
         text = f"note: not looked at, because this user may not list them: {kinds}"

@@ -57,7 +57,7 @@ class Document(NamedTuple):
 
 
 def read_texts(path: str) -> list[Document]:
-    """The documents of one file, each with its own text. Text whose limits are not certain is written anew.
+    """The documents of one file, each with its own text. Text whose limits are not certain is written again.
 
     Raises:
         SettingsError: as :func:`read_documents`.

@@ -187,6 +187,6 @@ def _exit_code(reports: Iterable[Report], strict: bool) -> int:
 
 
 def describe_rules() -> str:
-    """The table of ``docs/commands/validate.md``."""
+    """The table of ``docs/reference/validate-rules.md``."""
     rows = [f"| `{rule.name}` | {rule.severity} | {rule.finds} | {rule.why} |" for rule in RULES]
     return "\n".join(("| rule | | finds | what comes of it |", "|---|---|---|---|", *rows))

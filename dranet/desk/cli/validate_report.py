@@ -207,7 +207,9 @@ def draw_reports(
     if assumed:
         names = " and ".join(assumed)
         text = f"note: no DeviceClasses were given (--with FILE): {names} assumed as in the charts"
-        yield from map(screen.dim, textwrap.wrap(text, PROSE, subsequent_indent="      "))
+        yield from map(
+            screen.dim, textwrap.wrap(text, min(screen.columns or PROSE, PROSE), subsequent_indent="      ")
+        )
 
 
 def _draw_finding(finding: LintFinding, screen: Screen, explained: set[LintRule]) -> Iterator[str]:

@@ -17,15 +17,12 @@ from typing import Any
 import dranet
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, fetch_snapshot
-from dranet.desk.cli.object_cluster import make_client
+from dranet.desk.cli.object_cluster import DRIVER_SELECTOR, make_client
 from dranet.desk.cli.objects import add_cluster_flags
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.errors import ClusterError, SettingsError
 from dranet.terminal import count_of, find_screen, never_fail_to_print, print_document, printable
 from dranet.view.node_view import to_json, to_yaml
-
-DRIVER_PODS = "app.kubernetes.io/part-of=dranet,app.kubernetes.io/component=driver"
-"""The labels that the chart gives the driver's pods."""
 
 _VERSION_LABEL = "app.kubernetes.io/version"
 _UNKNOWN = "unknown"
@@ -95,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _fetch_pods(client: ApiClient) -> Sequence[JsonObject]:
     async with client:
-        return (await fetch_snapshot(client, paths.pods(), label_selector=DRIVER_PODS)).items
+        return (await fetch_snapshot(client, paths.pods(), label_selector=DRIVER_SELECTOR)).items
 
 
 def describe_client() -> dict[str, Any]:
@@ -175,4 +172,4 @@ def _iter_lines(document: Mapping[str, Any]) -> Iterator[str]:
         nodes = count_of(len(driver["nodes"]), "node")
         yield printable(f"drivers  {nodes}: {driver['version']}  {driver['image']}")
     if not document["drivers"]:
-        yield f"drivers  no pod has the labels {DRIVER_PODS}"
+        yield f"drivers  no pod has the labels {DRIVER_SELECTOR}"

@@ -1,1 +1,1 @@
-"""The fleet at a glance: what each node offers, who has it, and what is wrong, from API objects (pure)."""
+"""The fleet at a glance: devices, claims and problems of each node, from API objects (pure)."""

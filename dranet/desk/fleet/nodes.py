@@ -43,7 +43,7 @@ class DriverPod(Struct, frozen=True):
     is_ready: bool
     is_ending: bool
     trouble: str = ""
-    """Why it is not ready, as far as its status says."""
+    """Why it is not ready, as far as its status has it."""
 
 
 class Use(Struct, frozen=True):

@@ -83,10 +83,12 @@ def _find_driver_problems(node: FleetNode) -> Iterator[Problem]:
     if not pods and node.is_known and (node.slices or node.devices):
         what = "its ResourceSlices are stale" if node.slices else "its claims cannot be released"
         yield _problem("DriverAbsent", f"no pod of the driver runs here, and {what}")
-    if pods and not any(pod.is_ready for pod in pods):
-        pod = pods[0]
+    if waiting := [pod for pod in pods if not pod.is_ready]:
+        pod, is_updated = waiting[0], len(waiting) < len(pods)
         trouble = f": {pod.trouble}" if pod.trouble else ""
-        yield _problem("DriverNotReady", f"pod {pod.name} of the driver is not ready{trouble}")
+        another = "; the one before it still runs" if is_updated else ""
+        make = _warning if is_updated else _problem
+        yield make("DriverNotReady", f"pod {pod.name} of the driver is not ready{trouble}{another}")
     elif pods and not node.slices:
         yield _warning("NothingOffered", "the driver runs and has published no ResourceSlice")
 
@@ -167,7 +169,7 @@ def _find_taints(node: FleetNode) -> Iterator[Problem]:
 
 
 def _find_events(node: FleetNode) -> Iterator[Problem]:
-    """The last of each reason, but for what the claims show themselves."""
+    """The last of each reason, except what the claims show themselves."""
     by_reason: dict[str, list[JsonObject]] = defaultdict(list)
     for event in node.events:
         if event.get("reason") == EventReason.MISALIGNED_TOPOLOGY:

@@ -33,8 +33,8 @@ def can_convert(body: Mapping[str, Any]) -> bool:
 
 
 def convert(body: JsonObject) -> JsonObject:
-    """The object in v1, also where it says v1 and has a request as in v1beta1; the same object if nothing
-    changes, or if this is another kind or a version that cannot be converted."""
+    """The object in v1, also where its version is v1 and a request has the form of v1beta1; the same object
+    if nothing changes, or if this is another kind or a version that cannot be converted."""
     if not can_convert(body):
         return body
     changed = {**body, "apiVersion": CURRENT}

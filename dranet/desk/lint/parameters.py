@@ -140,7 +140,7 @@ def _to_finding(line: str, path: str) -> LintFinding:
 
 
 def _list_fields(field: str) -> str:
-    """The fields that there are where ``.interface.foo`` is none; empty where that is not known."""
+    """The fields that there are next to an unknown ``.interface.foo``; empty where that is not known."""
     part: type[Part] | None = NetworkConfig
     for step in _STEP.findall(field)[:-1]:
         known = fields_of(part).get(step) if part else None

@@ -1,7 +1,7 @@
 """The rules of ``dranet validate`` and the findings that break them.
 
-A finding has a rule, the place where it is broken, and a fix. The page ``docs/commands/validate.md`` lists
-the same rules; a test compares.
+A finding has a rule, the place where it is broken, and a fix. The page ``docs/reference/validate-rules.md``
+lists the same rules; a test compares.
 """
 
 from __future__ import annotations

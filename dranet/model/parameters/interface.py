@@ -130,7 +130,7 @@ class RuleConfig(Part):
     mark: Mark | None = Field("packets with this firewall mark", examples=["0x10"])
     mask: Mark | None = Field("bits of the mark that count; absent: all", examples=["0xff"])
     input_interface: RuleIfname | None = Field(
-        "packets that came in here (`iif`); `lo`: those that the pod itself sends", examples=["net1"]
+        "packets that arrived here (`iif`); `lo`: packets that the pod itself sends", examples=["net1"]
     )
     output_interface: RuleIfname | None = Field("packets of sockets bound to it (`oif`)", examples=["net1"])
 
@@ -217,14 +217,14 @@ class VrfConfig(Part):
 class Ipv6Config(Part):
     """``interface.ipv6``: how IPv6 behaves on the link in the pod."""
 
-    enabled: bool | None = Field("`false` takes IPv6 off the link (`disable_ipv6`)", examples=[True])
+    enabled: bool | None = Field("`false` disables IPv6 on the link (`disable_ipv6`)", examples=[True])
     accept_ra: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
-        "router advertisements: 0 ignore, 1 take unless forwarding, 2 take always",
+        "router advertisements: 0 ignore, 1 accept unless forwarding, 2 accept always",
         alias="acceptRA",
         examples=[0],
     )
     duplicate_address_detection: bool | None = Field(
-        "`false`: addresses are usable at once, also those that the kernel makes. `true`: the kernel looks "
+        "`false`: addresses are usable at once, also those that the kernel creates. `true`: the kernel looks "
         "for duplicates of the configured addresses, which takes about a second. Absent: configured "
         "addresses skip the check, the kernel's own do not",
         examples=[False],
@@ -243,7 +243,7 @@ class RateLimit(Part):
 
     rate: BitRate = Field("bits per second, at least 8k: a number or a quantity", examples=["10G"])
     burst: Bytes | None = Field(
-        "bytes that may pass at once above the rate; absent: what the rate needs", examples=["1Mi"]
+        "bytes that can pass at once above the rate; absent: computed from the rate", examples=["1Mi"]
     )
 
 
@@ -305,7 +305,7 @@ class InterfaceConfig(Part):
     disable_ebpf_programs: bool | None = Field(
         "remove TC, TCX and XDP programs from the link in the pod", examples=[True]
     )
-    forwarding: bool | None = Field("forward packets that come in here, IPv4 and IPv6", examples=[True])
+    forwarding: bool | None = Field("forward packets that arrive here, IPv4 and IPv6", examples=[True])
     arp_ignore: Annotated[int, AfterValidator(OneOf(0, 1, 2, 3, 8))] | None = Field(
         "`arp_ignore`: 0 to 3, or 8", examples=[1]
     )
@@ -314,7 +314,7 @@ class InterfaceConfig(Part):
     )
     vrf: VrfConfig | None = Field("put the link into a VRF of the pod")
     ipv6: Ipv6Config = Field("how IPv6 behaves on the link")
-    rate_limit: RateLimits = Field("limits of what the link carries")
+    rate_limit: RateLimits = Field("limits of the link's bandwidth")
 
     @property
     def is_passthrough(self) -> bool:

@@ -68,31 +68,31 @@ CrossNic = Annotated[int, _number_or_auto(2), _AS_WRITTEN, _schema(2)]
 
 
 class NcclConfig(Part):
-    """``nccl``: files for NCCL and RCCL in the containers that name the claim. They name the devices
-    of the pod that NCCL is to use; variables of the container's environment override them. See
+    """``nccl``: files for NCCL and RCCL in the containers that name the claim. The files contain the devices
+    that NCCL should use; variables of the container's environment override them. See
     [NCCL](../guides/nccl.md)."""
 
     topology_file: bool | None = Field(
-        "how the pod's GPUs and network devices hang together, as XML (`NCCL_TOPO_FILE`)", examples=[True]
+        "how the pod's GPUs and network devices are connected, as XML (`NCCL_TOPO_FILE`)", examples=[True]
     )
     config_file: bool | None = Field(
-        "NCCL's settings (`NCCL_CONF_FILE`): `NCCL_IB_HCA` with those of the pod's devices that ask for the "
-        "file, and what the fields below ask for. NCCL 2.23 and later read it",
+        "NCCL's settings (`NCCL_CONF_FILE`): `NCCL_IB_HCA` with those of the pod's devices that request "
+        "the file, and the lines that the fields below request. NCCL 2.23 and later read it",
         examples=[True],
     )
     gid_index: GidIndex | None = Field(
         "`NCCL_IB_GID_INDEX`: a number, or `auto` for that of the RoCE v2 GID of the pod's address. Absent: "
-        "NCCL chooses, as it does well from 2.21 on",
+        "NCCL chooses, which works well since 2.21",
         examples=["auto"],
     )
     cross_nic: CrossNic | None = Field(
-        "`NCCL_CROSS_NIC`: 0 to 2, or `auto`: 0 where each device of the pod is in an IP network of its own "
+        "`NCCL_CROSS_NIC`: 0 to 2, or `auto`: 0 if each device of the pod is in an IP network of its own "
         "(rails), else NCCL's default",
         examples=["auto"],
     )
     socket_interface: RequiredIfname | None = Field(
-        "`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it. Absent or "
-        "`auto`: that of the pod's default route, where one of the devices has RDMA",
+        "`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, by its name in the pod. Absent "
+        "or `auto`: that of the pod's default route, if one of the devices has RDMA",
         examples=["auto"],
     )
 
@@ -112,27 +112,27 @@ class UcxConfig(Part):
     """``ucx``: hints for UCX in the containers that name the claim; the container's environment wins."""
 
     net_devices: bool | None = Field(
-        "`UCX_NET_DEVICES`: the pod's network devices that ask for it, in the order of its GPUs, and no "
+        "`UCX_NET_DEVICES`: the pod's network devices that request it, in the order of its GPUs, and no "
         "others",
         examples=[True],
     )
 
 
 class MemoryConfig(Part):
-    """``memory``: where the memory of the containers that name the claim comes from: the NUMA nodes of the
-    pod's devices. What the kubelet has set for the container wins."""
+    """``memory``: the NUMA nodes for the memory of the containers that name the claim: those of the pod's
+    devices. A value that the kubelet has set for the container wins."""
 
     policy: Literal["bind", "preferred", "interleave"] | None = Field(
-        "`bind`: from these nodes alone (cpuset); where they are full, the container's processes are killed. "
-        "`preferred`: from these nodes while they have some; `interleave`: from them in turn. The last two "
-        "are refused unless the runtime reports NRI 0.12",
+        "`bind`: only from these nodes (cpuset); if they are full, the container's processes are killed. "
+        "`preferred`: from these nodes while they have free memory; `interleave`: from them in turn. The "
+        "last two are refused unless the runtime reports NRI 0.12",
         examples=["bind"],
     )
 
 
 class CpuLocalityConfig(Part):
-    """``cpuLocality``: CPUs of the device's NUMA node work for it, except isolated ones. Restored at
-    release."""
+    """``cpuLocality``: CPUs of the device's NUMA node, except isolated ones, handle its interrupts and
+    queues. Restored at release."""
 
     irq: bool | None = Field(
         "`true`: each interrupt of the device goes to one of these CPUs. Refused while irqbalance places the "
@@ -140,11 +140,10 @@ class CpuLocalityConfig(Part):
         examples=[True],
     )
     xps: bool | None = Field(
-        "`true`: each of these CPUs sends through the queue whose interrupt is nearest (XPS)", examples=[True]
+        "`true`: each of these CPUs sends through the queue whose interrupt is closest (XPS)", examples=[True]
     )
     rps: bool | None = Field(
-        "`true`: what comes in is worked off by all of these CPUs (RPS), for devices with fewer queues than "
-        "CPUs",
+        "`true`: all of these CPUs process received packets (RPS), for devices with fewer queues than CPUs",
         examples=[False],
     )
 
@@ -207,7 +206,7 @@ class EthtoolConfig(Part):
 
 
 class RdmaConfig(Part):
-    """``rdma``: what the pod's containers get in addition to the verbs device."""
+    """``rdma``: what the containers of the pod get in addition to the verbs device."""
 
     management_devices: bool | None = Field(
         "also `umad` and `issm`, which let the pod manage the subnet", examples=[True]
@@ -217,8 +216,8 @@ class RdmaConfig(Part):
         examples=["unlimited"],
     )
     fork_safe: bool | None = Field(
-        "`RDMAV_FORK_SAFE` for the containers that name the claim: libibverbs keeps registered memory right "
-        "in programs that fork. Not needed where the kernel copies such memory at a fork, as recent ones do",
+        "`RDMAV_FORK_SAFE` for the containers that name the claim: libibverbs keeps registered memory "
+        "valid in programs that fork. Recent kernels copy such memory at a fork and do not need it",
         examples=[True],
     )
     huge_pages_safe: bool | None = Field(
@@ -227,7 +226,7 @@ class RdmaConfig(Part):
 
 
 class NetworkConfig(Part):
-    """The whole of the opaque parameters. Empty means: move the device as it is."""
+    """All opaque parameters. Empty means: move the device as it is."""
 
     profile: Text | None = Field(
         "a named set of parameters from a profile provider; refused while none is configured",
@@ -247,11 +246,11 @@ class NetworkConfig(Part):
     )
     rdma: RdmaConfig = Field("the RDMA device")
     cpu_locality: CpuLocalityConfig = Field(
-        "which CPUs work for the device. Only where the device itself moves"
+        "which CPUs handle interrupts and queues. Only if the device itself moves"
     )
     nccl: NcclConfig = Field("files for NCCL and RCCL")
     ucx: UcxConfig = Field("hints for UCX")
-    memory: MemoryConfig = Field("where the containers' memory comes from")
+    memory: MemoryConfig = Field("the NUMA nodes of the containers' memory")
 
     @property
     def needs_link(self) -> tuple[str, ...]:
@@ -318,7 +317,7 @@ class PolicyRule(Part):
     field: FieldPath = Field("the field that the rule is about", examples=["interface.rateLimit.egress.rate"])
     expression: Annotated[str, Field(min_length=1), AfterValidator(check_unicode)] = Field(
         "CEL over `value`, what the claim sets there (numbers without unit, lists and objects as such), and "
-        "`claim.namespace`; true lets it pass",
+        "`claim.namespace`; must be true",
         examples=['value <= 10000000000 || claim.namespace == "batch"'],
     )
     message: Text | None = Field(
@@ -327,14 +326,14 @@ class PolicyRule(Part):
 
 
 class NetworkPolicy(Part):
-    """``policy``: what claims on this DeviceClass may set. A claim cannot carry one."""
+    """``policy``: what claims on this DeviceClass can set. A claim cannot carry a policy."""
 
     allow: tuple[FieldPath, ...] | None = Field(
-        "a claim may set these fields and what is below them, and no others; `[]` means no field",
+        "a claim can set these fields with everything below them, and no others; `[]` means no field",
         examples=[["interface.name", "interface.addresses", "routes"]],
     )
     lock: tuple[FieldPath, ...] = Field(
-        "a claim may not set these fields, nor what is below them", examples=[["interface.vrf", "sysctls"]]
+        "a claim cannot set these fields or anything below them", examples=[["interface.vrf", "sysctls"]]
     )
     rules: tuple[PolicyRule, ...] = Field("conditions on the values that a claim sets; all of them must hold")
 
@@ -346,7 +345,7 @@ class Envelope(Part):
         "version of the parameters; goes with `kind`", examples=[API_VERSION]
     )
     kind: Literal["NetworkConfig"] | None = Field("goes with `apiVersion`", examples=[KIND])
-    policy: NetworkPolicy | None = Field("what claims may set; only in a DeviceClass")
+    policy: NetworkPolicy | None = Field("what claims can set; only in a DeviceClass")
 
     def find_conflicts(self) -> Iterator[Conflict]:
         if self.kind is None and self.api_version is not None:

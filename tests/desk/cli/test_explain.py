@@ -131,7 +131,7 @@ def test_devices_in_use_are_told_with_their_claims_and_the_nearest_one(explained
     assert code == 1
     assert "-8  in use by team-b/rank-0 (pci-0000-18-00-0)" in out
     assert "pci-0000-9a-00-0 would fit, but is in use by team-c/storage" in out
-    assert "do: wait until team-c/storage is released" in out
+    assert "fix: wait until team-c/storage is released" in out
 
 
 def test_whole_claims_are_the_nearest_miss_when_every_pair_is_taken(
@@ -177,7 +177,7 @@ def test_a_misspelt_class_gets_a_suggestion(explained: Explain) -> None:
     assert code == 1
     assert out == (
         "claim team-a/misspelt: request nic: DeviceClass rdma-nics does not exist\n"
-        "do: did you mean rdma-nic?\n"
+        "fix: did you mean rdma-nic?\n"
     )
 
 
@@ -191,7 +191,7 @@ def test_a_constraint_without_a_common_value_shows_both_sides_and_one_that_works
     )
     assert "pci0001:00  gpu-0001-00-00-0  -" in out
     assert "pci0101:00  -                 pci-0101-00-00-0" in out
-    assert "do: match resource.kubernetes.io/numaNode instead: it can be met here" in out
+    assert "fix: match resource.kubernetes.io/numaNode instead: it can be met here" in out
 
 
 def test_a_selector_that_fails_says_on_what_and_that_it_ends_everything(explained: Explain) -> None:
@@ -259,7 +259,7 @@ def test_a_taint_of_a_rule_on_all_devices_is_told_with_the_rule(explained: Expla
     assert code == 1
     assert "-8  tainted example.com/service:NoSchedule of the DeviceTaintRule maintenance" in out
     assert "gpu-0000-1b-00-0 and pci-0000-18-00-0 would fit, but are tainted" in out
-    assert "do: clear the taint, or tolerate it in all requests" in out
+    assert "fix: clear the taint, or tolerate it in all requests" in out
 
 
 def test_a_pool_that_is_not_complete_is_told_and_would_be_enough(explained: Explain, tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_claim_that_a_pod_names_and_nobody_made_is_what_is_missing(
 
     assert code == 1
     assert "pod team-a/trainer: ResourceClaim team-a/storage does not exist" in out
-    assert "do: did you mean storage2?" in out
+    assert "fix: did you mean storage2?" in out
 
 
 def test_extended_resources_are_a_claim_as_well(explained: Explain, tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_claim_on_its_way_out_is_given_to_no_pod(explained: Explain, tmp_path:
         code, out = explained(kind, name, "-f", file, "--facts", DGX)
 
         assert code == 1
-        assert "ResourceClaim team-a/storage is being deleted\ndo: wait until it is gone" in out
+        assert "ResourceClaim team-a/storage is being deleted\nfix: wait until it is gone" in out
 
     with_claims_of(objects, "storage")["spec"]["nodeName"] = "dgx-00"
     assert explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)[0] == 0
@@ -447,7 +447,7 @@ def test_a_pod_that_fits_no_node_is_told_why_in_the_first_line(explained: Explai
 
     assert code == 1
     assert "no node may run it: not selected by the pod's nodeSelector" in unwrapped(out)
-    assert "do: " not in out
+    assert "fix: " not in out
 
 
 @pytest.mark.parametrize(("tolerates", "code"), [(False, 1), (True, 0)])
@@ -525,7 +525,7 @@ def test_a_pod_that_comes_with_its_node_is_told_that_nobody_allocates_its_claims
 
     assert code == 1
     assert "the pod names node dgx-00 itself, so the scheduler does not see it" in unwrapped(out)
-    assert "do: choose the node by nodeSelector, kubernetes.io/hostname: dgx-00" in out
+    assert "fix: choose the node by nodeSelector, kubernetes.io/hostname: dgx-00" in out
 
 
 def test_of_a_pod_that_has_ended_it_says_so(explained: Explain, tmp_path: Path) -> None:
@@ -625,8 +625,8 @@ def test_a_misaligned_pair_is_shown_with_a_better_one_and_the_claim_for_it(expla
         "    nic      pci-0000-29-00-0  dgx-00  dra.net  SYS to gpu-0000-9d-00-0",
         "    misaligned: SYS, and PIX is the best of this node; pci-0000-aa-00-0 is NODE to gpu-0000-9d-00-0",
         "    (free)",
-        "    do: dranet claim new --gpus 1 --nics 1 writes a claim that waits for PIX (constraints:",
-        "        [{matchAttribute: resource.kubernetes.io/pcieRoot, requests: [nic, gpu]}])",
+        "    fix: dranet claim new --gpus 1 --nics 1 writes a claim that waits for PIX (constraints:",
+        "         [{matchAttribute: resource.kubernetes.io/pcieRoot, requests: [nic, gpu]}])",
     ]
 
 
@@ -802,6 +802,14 @@ def test_a_live_cluster_is_explained_and_what_files_would_add_to_it(
                 "claim team-a/pair: it can be allocated on the only node",
             )
             code, out = await asyncio.to_thread(explained, "pod", "trainer", *arguments, "-f", CLUSTER)
+            for context, found in (("team-a", 0), ("empty", 1)):
+                written = json.loads(kubeconfig.read_text())
+                written["contexts"][0]["context"]["namespace"] = context
+                (tmp_path / context).write_text(json.dumps(written))
+                own = ("--kubeconfig", tmp_path / context)
+                assert (await asyncio.to_thread(explained, "claim", "pair", *own))[0] == found
+                named = (*own, "--namespace", "team-a")
+                assert (await asyncio.to_thread(explained, "claim", "pair", *named))[0] == 0
             async with ApiClient(access_from_url(server.url)) as admin:
                 await admin.create("/apis/resource.k8s.io/v1/devicetaintrules", TAINT_RULE)
             tainted = await asyncio.to_thread(explained, "claim", "pair", *arguments)

@@ -384,7 +384,7 @@ def test_manifests_in_the_documentation_have_no_errors(validate: Validate) -> No
 
 
 def test_the_page_has_every_rule() -> None:
-    page = (ROOT / "docs" / "commands" / "validate.md").read_text()
+    page = (ROOT / "docs" / "reference" / "validate-rules.md").read_text()
 
     assert describe_rules() in page
     assert len({rule.name for rule in RULES}) == len(RULES)

@@ -221,6 +221,12 @@ def test_an_update_shows_both_versions_and_an_ending_pod_does_not_count() -> Non
     assert (found.version, problems(found)) == ("0.1.0, 0.2.0", [])
 
 
+def test_an_update_that_does_not_come_up_is_a_warning_while_the_driver_before_it_runs() -> None:
+    waiting = driver_pod("a", ready=False, waiting={"reason": "ErrImagePull"})
+    text = "pod dranet-a of the driver is not ready: ErrImagePull, 4 restarts; the one before it still runs"
+    assert problems(read(pods=[driver_pod("a"), waiting])) == [("warning", "DriverNotReady", text)]
+
+
 def test_problems_come_first_then_warnings_and_names_in_order() -> None:
     nodes = [node(name, unschedulable=name == "c") for name in "abcd"]
     slices = [resource_slice(name, NIC) for name in "abcd"]

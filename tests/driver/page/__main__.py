@@ -11,7 +11,7 @@ from dranet.driver.status_page.document import render
 from testbed.debian.browser import fetch_browser
 from testbed.debian.packages import cache_folder
 from tests.driver.page import contents
-from tests.driver.page.screen import open_screen
+from tests.support.screen import open_screen
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs/operations"
 PICTURES = {

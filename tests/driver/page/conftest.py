@@ -1,4 +1,4 @@
-"""Shared by the page's tests: a real headless browser, and a real port that serves what is to be seen."""
+"""Shared by the page's tests: a real port that serves what is to be seen."""
 
 from __future__ import annotations
 
@@ -15,25 +15,6 @@ from dranet.driver.probes.server import PortContent, ProbeServer
 from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.document import POLICY, render
 from dranet.telemetry import Metrics
-from testbed.debian.browser import HeadlessBrowser, fetch_browser
-from testbed.debian.packages import Unavailable, cache_folder
-from tests.driver.page.screen import Screen, open_screen
-
-
-@pytest.fixture(scope="session")
-def browser() -> HeadlessBrowser:
-    """Downloaded once; skips by name where it cannot be had."""
-    pytest.importorskip("playwright", reason="playwright is not installed")
-    try:
-        return fetch_browser(cache_folder("browser"), print)
-    except Unavailable as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def screen(browser: HeadlessBrowser) -> Iterator[Screen]:
-    with open_screen(browser) as opened:
-        yield opened
 
 
 class PagePort:

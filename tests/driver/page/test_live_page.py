@@ -12,9 +12,9 @@ from testbed.debian.packages import cache_folder
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
 from testbed.runtimes import stand_in
-from tests.driver.page.screen import open_screen
 from tests.support.objects import device_class
 from tests.support.probe_port import fetch
+from tests.support.screen import open_screen
 from tests.support.waiting import until_in_thread
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.usefixtures("browser")]

@@ -9,7 +9,7 @@ from dranet.driver.status_page.content import Content, SeenClaim
 from tests.data.layouts import LAYOUTS
 from tests.driver.page import contents
 from tests.driver.page.conftest import PagePort
-from tests.driver.page.screen import Screen
+from tests.support.screen import Screen
 
 pytestmark = pytest.mark.process
 

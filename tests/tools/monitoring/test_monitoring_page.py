@@ -13,7 +13,7 @@ from testbed.prometheus import Promtool
 from tests.tools.manifests.chart.rendering import find, render
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations" / "monitoring.md").read_text()
-VALUES, SCRAPE, GUARDED, _ROUTE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+VALUES, SCRAPE, _TLS, GUARDED, _ROUTE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_values_make_all_three_objects() -> None:
@@ -47,7 +47,7 @@ def test_the_scrape_config_sees_to_what_the_pod_monitor_sees_to() -> None:
 
 
 def test_commands_of_alerts_are_for_the_release_that_is_installed() -> None:
-    values = {"monitoring": {"rules": {"enabled": True}}, "settings": {"driver_name": "nics.example.com"}}
+    values = {"prometheusRule": {"enabled": True}, "settings": {"driver_name": "nics.example.com"}}
     rules = yaml.safe_dump(find(render(values, namespace="kube-system"), "PrometheusRule"), width=10_000)
     assert "dranet-system" not in rules
     assert "kubectl -n kube-system get pods -o wide -l dra.net/pool" in rules

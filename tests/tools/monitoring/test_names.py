@@ -146,10 +146,10 @@ def test_reasons_are_for_the_operator_for_others_or_for_nobody() -> None:
     """A new reason is for the operator until the rules say otherwise."""
     assert BY_USER <= NOT_OURS
     by_itself = NOT_OURS - BY_USER
-    page = (DOCS / "operations/troubleshooting.md").read_text()
+    page = (DOCS / "reference/reasons.md").read_text()
     for names, who in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\w+)", page, re.MULTILINE):
         for name in set(re.findall(r"\w+", names)) & set(Reason):
-            expected = {"user": Reason(name) in BY_USER, "nobody": Reason(name) in by_itself}.get(who)
+            expected = {"user": Reason(name) in BY_USER, "automatic": Reason(name) in by_itself}.get(who)
             assert expected is not False or name == Reason.STORE_NEWER, f"{name} is for {who}"
 
 

@@ -28,6 +28,6 @@ def test_the_page_of_attributes_shows_stability_and_place() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    page = (FOLDER / "operations/troubleshooting.md").read_text()
+    page = (FOLDER / "reference/reasons.md").read_text()
     missing = [reason for reason in Reason if f"`{reason}`" not in page]
     assert not missing

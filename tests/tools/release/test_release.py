@@ -43,7 +43,7 @@ def programs(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = release.glob("*.whl")
     pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run(
-        [*pip, "--constraint", str(constraints), f"{wheel}[desk]"], capture_output=True, text=True
+        [*pip, "--constraint", str(constraints), str(wheel)], capture_output=True, text=True
     )
     if "NewConnectionError" in done.stderr or "No matching distribution" in done.stderr:
         pytest.skip(f"no registry of Python packages answers: {done.stderr.strip().splitlines()[-1]}")
@@ -94,7 +94,12 @@ def test_the_single_file_is_the_whole_command_line(release: Path, tmp_path: Path
     (archive,) = release.glob("kubectl-dranet-v*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
-    for arguments in (["--version"], ["claim", "new", "--facts", CAPTURE], ["topology", "--facts", CAPTURE]):
+    for arguments in (
+        ["--version"],
+        ["claim", "new", "--facts", CAPTURE],
+        ["topology", "--facts", CAPTURE],
+        ["completion", "bash"],
+    ):
         command = [tmp_path / "kubectl-dranet", *arguments]
         done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

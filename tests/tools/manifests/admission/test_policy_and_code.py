@@ -33,12 +33,12 @@ from tools.manifests.parameters_policy import LEFT_TO_PREPARE
 Json = dict[str, Any]
 
 TOLERATED = {
-    "IPv4 in IPv6": (
+    "IPv4-mapped IPv6 addresses": (
         r"::ffff:|:ffff:",
         r"must be (an IP address|a CIDR|an address with|the lower|in CIDR|a unicast)",
     ),
-    "prefix lengths with a zero in front": (r"/0[0-9]", r"must be (a CIDR|an address with)"),
-    "quantities that are not a whole number": (r"\.[0-9]", r"must be a whole number"),
+    "prefix lengths with a leading zero": (r"/0[0-9]", r"must be (a CIDR|an address with)"),
+    "quantities that are not whole numbers": (r"\.[0-9]", r"must be a whole number"),
     "scopes of IPv6 tokens": (r"%", r"must (be|have) (the lower )?64|must be the lower"),
     "expressions in the policy of a DeviceClass": (r"", r"cannot be used:"),
 }

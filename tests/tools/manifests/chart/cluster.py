@@ -21,6 +21,9 @@ _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 INSTALLED = (
     Kind("", "serviceaccounts", "ServiceAccount"),
     Kind("", "resourcequotas", "ResourceQuota"),
+    Kind("", "services", "Service"),
+    Kind(_RBAC, "roles", "Role"),
+    Kind(_RBAC, "rolebindings", "RoleBinding"),
     Kind(_RBAC, "clusterroles", "ClusterRole", namespaced=False),
     Kind(_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     Kind(_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False),
@@ -30,6 +33,7 @@ INSTALLED = (
     Kind("apps", "daemonsets", "DaemonSet", has_status=True, counts_generation=True),
     Kind("networking.k8s.io", "networkpolicies", "NetworkPolicy"),
     Kind("monitoring.coreos.com", "podmonitors", "PodMonitor"),
+    Kind("monitoring.coreos.com", "servicemonitors", "ServiceMonitor"),
     Kind("monitoring.coreos.com", "prometheusrules", "PrometheusRule"),
 )
 

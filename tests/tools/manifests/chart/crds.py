@@ -1,6 +1,6 @@
-"""What the Prometheus operator takes of a PodMonitor and a PrometheusRule, by its published API
-(monitoring.coreos.com/v1), as far as the chart writes it. Written by hand, and closed: a field that is not
-here is a fault of the chart or a gap of this file."""
+"""What the Prometheus operator takes of a PodMonitor, a ServiceMonitor and a PrometheusRule, by its published
+API (monitoring.coreos.com/v1), as far as the chart writes it. Written by hand, and closed: a field that is
+not here is a fault of the chart or a gap of this file."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ _SECRET_OR_MAP = _closed((), secret=_SECRET_KEY, configMap=_SECRET_KEY)
 _ENDPOINT = _closed(
     (),
     path=_TEXT,
+    port=_TEXT,
     scheme={"enum": ["http", "https"]},
     interval=_DURATION,
     scrapeTimeout=_DURATION,
@@ -96,6 +97,20 @@ CUSTOM_KINDS: dict[str, Schema] = {
                 (), any={"type": "boolean"}, matchNames={"type": "array", "items": _TEXT}
             ),
             podMetricsEndpoints={"type": "array", "items": _ENDPOINT, "minItems": 1},
+        ),
+    ),
+    "ServiceMonitor": _closed(
+        ("apiVersion", "kind", "metadata", "spec"),
+        apiVersion={"const": "monitoring.coreos.com/v1"},
+        kind={"const": "ServiceMonitor"},
+        metadata=_METADATA,
+        spec=_closed(
+            ("selector", "endpoints"),
+            selector=_closed((), matchLabels=_TEXTS),
+            namespaceSelector=_closed(
+                (), any={"type": "boolean"}, matchNames={"type": "array", "items": _TEXT}
+            ),
+            endpoints={"type": "array", "items": _ENDPOINT, "minItems": 1},
         ),
     ),
     "PrometheusRule": _closed(

@@ -11,12 +11,14 @@ JsonObject = dict[str, Any]
 
 OTHER: JsonObject = {
     "image": {
-        "repository": "r.example/d",
+        "registry": "r.example",
+        "repository": "a/d",
         "tag": "9",
         "digest": "sha256:" + "b" * 64,
         "pullPolicy": "Always",
     },
     "imagePullSecrets": [{"name": "registry"}],
+    "global": {"imageRegistry": "g.example", "imagePullSecrets": ["global"]},
     "settings": {"log_level": "debug"},
     "attributes": [{"set": {"rail": 7}}],
     "pools": [{"name": "gpu"}],
@@ -29,8 +31,13 @@ OTHER: JsonObject = {
     "dnsPolicy": "ClusterFirst",
     "updateStrategy": {"type": "OnDelete", "rollingUpdate": {"maxSurge": 7, "maxUnavailable": 7}},
     "terminationGracePeriodSeconds": 77,
-    "probes": {
-        name: {"periodSeconds": 7, "timeoutSeconds": 7, "failureThreshold": 7}
+    **{
+        f"{name}Probe": {
+            "initialDelaySeconds": 7,
+            "periodSeconds": 7,
+            "timeoutSeconds": 7,
+            "failureThreshold": 7,
+        }
         for name in ("startup", "readiness", "liveness")
     },
     "securityContext": {
@@ -41,7 +48,11 @@ OTHER: JsonObject = {
     },
     "mounts": {"cdiStatic": False, "podResources": False, "procSysNet": False, "procIrq": False},
     "serviceAccount": {"create": False, "name": "mine", "annotations": {"a": "b"}},
-    "rbac": {"create": False, "extraRules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]},
+    "rbac": {
+        "create": False,
+        "extraRules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}],
+        "viewer": {"create": False, "aggregateToView": True},
+    },
     "admissionPolicies": {
         "slices": {"enabled": False, "validationActions": ["Audit"]},
         "claimStatus": {"enabled": False, "validationActions": ["Audit"]},
@@ -72,23 +83,28 @@ OTHER: JsonObject = {
         "tls": {"secretName": "mine", "clientCASecretName": "mine"},
         "authentication": "client-certificate",
     },
-    "monitoring": {
-        "podMonitor": {
+    **{
+        key: {
             "enabled": True,
-            "labels": {"a": "b"},
+            "additionalLabels": {"a": "b"},
             "interval": "7s",
             "scrapeTimeout": "7s",
             "tlsConfig": {"insecureSkipVerify": True},
             "authorization": {"type": "Bearer"},
             "metricRelabelings": [{"action": "drop"}],
-        },
-        "rules": {"enabled": True, "labels": {"a": "b"}, "runbookUrl": "https://wiki.example.com"},
-        "dashboard": {
-            "enabled": True,
-            "labels": {"a": "b"},
-            "annotations": {"a": "b"},
-            "namespace": "grafana",
-        },
+        }
+        for key in ("podMonitor", "serviceMonitor")
+    },
+    "prometheusRule": {
+        "enabled": True,
+        "additionalLabels": {"a": "b"},
+        "runbookUrl": "https://wiki.example.com",
+    },
+    "dashboards": {
+        "enabled": True,
+        "labels": {"a": "b"},
+        "annotations": {"a": "b"},
+        "namespace": "grafana",
     },
     "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
     "podAnnotations": {"a": "b"},
@@ -96,6 +112,14 @@ OTHER: JsonObject = {
     "extraEnv": [{"name": "A", "value": "b"}],
     "extraVolumes": [{"name": "more", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+    "tests": {"enabled": False, "timeoutSeconds": 7},
+    "extraObjects": [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "{{ .Release.Name }}-more", "namespace": "{{ .Release.Namespace }}"},
+        }
+    ],
     "nameOverride": "mine",
     "fullnameOverride": "mine",
     "commonLabels": {"a": "b"},
@@ -121,9 +145,9 @@ BESIDE: dict[str, JsonObject] = {
     "metrics.tls.clientCASecretName": CLIENT_CERTIFICATES,
     "metrics.authentication": {"metrics": {"tls": {"secretName": "mine", "clientCASecretName": "mine"}}},
     **{
-        f"monitoring.{part}.{name}": {"monitoring": {part: _ON}}
-        for part, names in OTHER["monitoring"].items()
-        for name in names
+        f"{part}.{name}": {part: _ON}
+        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards")
+        for name in OTHER[part]
         if name != "enabled"
     },
     "networkPolicy.metricsFrom": {"networkPolicy": _ON},

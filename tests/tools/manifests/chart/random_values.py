@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 Schema = dict[str, Any]
 Strategy = st.SearchStrategy[Any]
 
-_NOTES = {"description", "deprecated", "title", "$schema", "$defs"}
+_NOTES = {"patternErrorMessage", "description", "deprecated", "title", "$schema", "$defs"}
 _KNOWN = _NOTES | {
     *("type", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum", "items", "properties"),
     *(

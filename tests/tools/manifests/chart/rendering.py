@@ -90,10 +90,15 @@ def of_kind(objects: list[JsonObject], kind: str) -> list[JsonObject]:
     return [item for item in objects if item["kind"] == kind]
 
 
-def find(objects: list[JsonObject], kind: str) -> JsonObject:
+def find(objects: list[JsonObject], kind: str, component: str = "driver") -> JsonObject:
     """The only one of its kind."""
-    (found,) = of_kind(objects, kind)
+    label = "app.kubernetes.io/component"
+    (found,) = (item for item in of_kind(objects, kind) if item["metadata"]["labels"][label] == component)
     return found
+
+
+def is_hook(item: JsonObject) -> bool:
+    return "helm.sh/hook" in item["metadata"].get("annotations", {})
 
 
 def pod_of(daemonset: JsonObject) -> JsonObject:

@@ -15,7 +15,14 @@ from tests.tools.manifests.chart.rendering import (
     render,
     settings_of,
 )
-from tests.tools.manifests.chart.value_sets import AIR_GAPPED, POOLS, TLS
+from tests.tools.manifests.chart.value_sets import (
+    AIR_GAPPED,
+    PODS,
+    POOLS,
+    SERVICE_MONITORED,
+    TLS,
+    UMBRELLA,
+)
 from tools.manifests.values import list_values
 
 
@@ -67,6 +74,7 @@ def test_a_change_of_settings_restarts_the_driver_by_an_annotation_alone() -> No
 def test_an_image_of_a_private_registry_is_fetched_alike_for_both_containers() -> None:
     pod = pod_of(find(render(AIR_GAPPED | {"resources": {"limits": {"memory": "1Gi"}}}), "DaemonSet"))
     assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+    assert pod["containers"][0]["image"] == f"registry.example.com/mirror/dranet@sha256:{'a' * 64}"
     (init,), (driver,) = pod["initContainers"], pod["containers"]
     for name in ("image", "imagePullPolicy", "resources"):
         assert init[name] == driver[name], name
@@ -74,9 +82,10 @@ def test_an_image_of_a_private_registry_is_fetched_alike_for_both_containers() -
 
 
 def test_probes_are_as_the_values_say() -> None:
-    container = container_of(find(render({"probes": OTHER["probes"]}), "DaemonSet"))
-    for name in ("startup", "readiness", "liveness"):
-        assert OTHER["probes"][name].items() <= container[f"{name}Probe"].items()
+    probes = {f"{name}Probe": OTHER[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
+    container = container_of(find(render(probes), "DaemonSet"))
+    for name, probe in probes.items():
+        assert probe.items() <= container[name].items()
 
 
 def test_capabilities_are_those_of_the_values() -> None:
@@ -127,6 +136,61 @@ def test_the_quota_is_for_the_priority_class_of_the_pods() -> None:
     (wanted,) = find(objects, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"]
     assert wanted == {"scopeName": "PriorityClass", "operator": "In", "values": ["mine"]}
     assert pod_of(find(objects, "DaemonSet"))["priorityClassName"] == "mine"
+
+
+def test_a_registry_for_all_charts_wins_over_the_one_of_the_image() -> None:
+    objects = render(UMBRELLA)
+    for pod in (pod_of(find(objects, "DaemonSet")), find(objects, "Pod", "test")["spec"]):
+        images = {one["image"] for one in (*pod["containers"], *pod.get("initContainers", ()))}
+        assert images == {"registry.example.com/dranet:0.1.0"}
+        assert pod["imagePullSecrets"] == [{"name": "mirror"}, {"name": "more"}]
+    own = render({"image": {"registry": "r.example:5000/mirror", "repository": "nics/dranet"}})
+    assert container_of(find(own, "DaemonSet"))["image"] == "r.example:5000/mirror/nics/dranet:0.1.0"
+
+
+def test_the_viewer_reads_and_is_bound_to_nobody() -> None:
+    objects = render()
+    rules = find(objects, "ClusterRole", "viewer")["rules"]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert {resource for rule in rules for resource in rule["resources"]} == {
+        *("resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates", "nodes", "pods"),
+    }
+    bound = {item["roleRef"]["name"] for item in objects if item["kind"].endswith("RoleBinding")}
+    assert bound == {"dranet", "dranet-test"}
+    label = "rbac.authorization.k8s.io/aggregate-to-view"
+    assert label not in find(objects, "ClusterRole", "viewer")["metadata"]["labels"]
+    assert find(render(UMBRELLA), "ClusterRole", "viewer")["metadata"]["labels"][label] == "true"
+
+
+def test_the_service_of_a_monitor_selects_the_driver_s_pods_and_its_port() -> None:
+    objects = render({**POOLS, **SERVICE_MONITORED, "settings": {"bind_address": ":9000"}})
+    monitor = find(objects, "ServiceMonitor")
+    for service, daemonset in zip(of_kind(objects, "Service"), of_kind(objects, "DaemonSet"), strict=True):
+        assert service["spec"]["selector"] == daemonset["spec"]["selector"]["matchLabels"]
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"]["ports"] == [{"name": "metrics", "port": 9000}]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} == {"metrics"}
+
+
+def test_objects_of_the_administrator_may_use_templates() -> None:
+    (made,) = of_kind(render(PODS, name="nics"), "Secret")
+    assert made["metadata"]["name"] == "nics-more"
+    assert made["metadata"]["labels"]["app.kubernetes.io/instance"] == "nics"
+
+
+def test_the_test_pod_can_do_no_more_than_read_and_is_no_driver() -> None:
+    objects = render(POOLS)
+    pod = find(objects, "Pod", "test")
+    selector = of_kind(objects, "DaemonSet")[0]["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= pod["metadata"]["labels"].items()
+    context = pod["spec"]["containers"][0]["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    rules = [*find(objects, "Role", "test")["rules"], *find(objects, "ClusterRole", "test")["rules"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
+    tolerated = [toleration.get("key") for toleration in pod["spec"]["tolerations"]]
+    assert tolerated == ["nvidia.com/gpu", None, None], "it must find a node of any pool"
 
 
 def test_objects_of_a_pool_carry_its_name() -> None:

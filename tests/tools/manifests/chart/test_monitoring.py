@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from tests.tools.manifests.chart.rendering import JsonObject, find, render
-from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
+from tests.tools.manifests.chart.value_sets import MONITORED, POOLS, SERVICE_MONITORED
 from tools.monitoring import RUNBOOK, list_alerts, read_dashboards, read_rules
 from tools.project import read_project
 
-RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
+RULES_ON: JsonObject = {"prometheusRule": {"enabled": True}}
 
 
 def list_annotations(item: JsonObject) -> list[JsonObject]:
@@ -18,7 +18,7 @@ def list_annotations(item: JsonObject) -> list[JsonObject]:
 
 
 def test_the_rules_of_the_object_are_those_of_the_file() -> None:
-    rule = find(render({"monitoring": {"rules": {"enabled": True, "runbookUrl": RUNBOOK}}}), "PrometheusRule")
+    rule = find(render({"prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK}}), "PrometheusRule")
     assert rule["spec"] == read_rules()
 
 
@@ -29,7 +29,7 @@ def test_runbooks_lead_to_the_page_of_this_version() -> None:
 
 def test_runbooks_lead_where_the_values_say() -> None:
     values: JsonObject = {
-        "monitoring": {"rules": {"enabled": True, "runbookUrl": "https://wiki.example.com/a.html"}}
+        "prometheusRule": {"enabled": True, "runbookUrl": "https://wiki.example.com/a.html"}
     }
     links = [one["runbook_url"] for one in list_annotations(find(render(values), "PrometheusRule"))]
     assert links == [f"https://wiki.example.com/a.html#{alert.anchor}" for alert in list_alerts()]
@@ -59,8 +59,10 @@ def test_the_dashboards_are_whole() -> None:
 
 
 def test_targets_have_the_labels_that_the_rules_ask_for() -> None:
-    for values in (MONITORED, {**POOLS, **MONITORED}):
-        for endpoint in find(render(values), "PodMonitor")["spec"]["podMetricsEndpoints"]:
+    for values in (MONITORED, {**POOLS, **MONITORED}, SERVICE_MONITORED, {**POOLS, **SERVICE_MONITORED}):
+        kind = "ServiceMonitor" if "serviceMonitor" in values else "PodMonitor"
+        spec = find(render(values), kind)["spec"]
+        for endpoint in spec.get("endpoints") or spec["podMetricsEndpoints"]:
             assert endpoint["honorLabels"] is True
             made = {one.get("targetLabel"): one.get("replacement") for one in endpoint["relabelings"]}
             assert made["job"] == "dranet"

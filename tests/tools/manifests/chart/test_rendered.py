@@ -129,7 +129,7 @@ def test_labels_of_an_admin_never_stand_twice_nor_in_place_of_those_that_select(
     objects = render(
         {
             "podLabels": ours, "commonLabels": ours, "podAnnotations": {"a": "1"}, "pools": pools,
-            "monitoring": {"podMonitor": {"enabled": True, "labels": ours}},
+            "podMonitor": {"enabled": True, "additionalLabels": ours},
         }
     )  # fmt: skip
     assert all(item["metadata"]["labels"]["team"] == "net" for item in objects)
@@ -174,7 +174,10 @@ def test_the_notes_tell_of_an_image_without_a_registry_and_of_missing_rights() -
     quiet = render_texts({"image": {"repository": "r.example/dranet"}})["NOTES.txt"]
     assert "NOTE" not in quiet
     assert "its scrapes are answered with 401" in render_texts(TLS)["NOTES.txt"]
-    assert "no ClusterRole was made" in render_texts({"rbac": {"create": False}})["NOTES.txt"]
+    assert (
+        "this release has no ClusterRole for the driver"
+        in render_texts({"rbac": {"create": False}})["NOTES.txt"]
+    )
 
 
 def test_the_notes_fit_the_values() -> None:
@@ -182,17 +185,17 @@ def test_the_notes_fit_the_values() -> None:
         assert f"rollout status daemonset/{daemonset['metadata']['name']}\n" in notes(POOLS)
     by_hand = notes({"updateStrategy": {"type": "OnDelete"}})
     assert "rollout status" not in by_hand, "kubectl knows no status of that"
-    assert "replaced only when you delete them" in by_hand
+    assert "replaced only when you delete it" in by_hand
     assert "kubectl get deviceclasses" not in notes(EVERYTHING_OFF)
     digest = "r.example/dranet@sha256:" + "0" * 64
     image = dict(zip(("repository", "digest"), digest.split("@"), strict=True))
     assert notes({"image": image}).startswith(f"{digest} as dra.net in dranet-system")
-    trusting = {**TLS, "monitoring": {"podMonitor": {"enabled": True}}}
-    assert "was not told whom to trust" in notes(trusting)
-    assert "was not told whom to trust" not in notes(TLS)
+    trusting = {**TLS, "podMonitor": {"enabled": True}}
+    assert "has no authority to verify it with" in notes(trusting)
+    assert "has no authority to verify it with" not in notes(TLS)
     open_page = {"pools": [{"name": "a", "settings": {"node_page": "all"}}]}
-    assert "sees the page of the node" in notes(open_page)
-    assert "sees the page of the node" not in notes(TLS) + notes({})
+    assert "sees the status page of the node" in notes(open_page)
+    assert "sees the status page of the node" not in notes(TLS) + notes({})
 
 
 def test_a_folder_that_is_written_in_two_ways_is_mounted_once() -> None:

@@ -6,6 +6,17 @@ from typing import Any
 
 JsonObject = dict[str, Any]
 
+MORE = """\
+apiVersion: v1
+kind: Secret
+metadata:
+  name: {{ .Release.Name }}-more
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- include "dranet.labels" . | nindent 4 }}
+"""
+"""An object of the administrator's own, with templates in it."""
+
 KIND: JsonObject = {
     "image": {"repository": "localhost/dranet", "tag": "dev", "pullPolicy": "Never"},
     "settings": {"offer_link_kinds": ["dummy", "veth"], "log_level": "debug"},
@@ -53,11 +64,9 @@ OTHER_PLACES: JsonObject = {
     }
 }
 MONITORED: JsonObject = {
-    "monitoring": {
-        "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
-        "rules": {"enabled": True},
-        "dashboard": {"enabled": True, "namespace": "monitoring"},
-    },
+    "podMonitor": {"enabled": True, "interval": "15s", "additionalLabels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True, "namespace": "monitoring"},
     "networkPolicy": {
         "enabled": True,
         "metricsFrom": [
@@ -68,7 +77,7 @@ MONITORED: JsonObject = {
 TLS: JsonObject = {
     "metrics": {"tls": {"secretName": "dranet-tls"}, "authentication": "kubernetes"},
     "settings": {"node_page": "all"},
-    "monitoring": {"podMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}}},
+    "podMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}},
 }
 CLIENT_CERTIFICATES: JsonObject = {
     "metrics": {
@@ -81,7 +90,8 @@ EVERYTHING_OFF: JsonObject = {
         key: {"enabled": False} for key in ("slices", "claimStatus", "sliceOwners", "parameters", "tenants")
     },
     "serviceAccount": {"create": False, "name": "mine"},
-    "rbac": {"create": False},
+    "rbac": {"create": False, "viewer": {"create": False}},
+    "tests": {"enabled": False},
     "deviceClasses": {"create": False},
     "mounts": {"cdiStatic": False, "podResources": False, "procIrq": False},
     "priorityClassName": "",
@@ -127,7 +137,21 @@ PODS: JsonObject = {
     "namespace": {"create": True},
     "rbac": {"extraRules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]},
     "serviceAccount": {"annotations": {"example.com/identity": "x"}},
-    "probes": {"liveness": {"failureThreshold": 3}},
+    "livenessProbe": {"failureThreshold": 3},
+    "extraObjects": [MORE],
+}
+SERVICE_MONITORED: JsonObject = {
+    "serviceMonitor": {"enabled": True, "scrapeTimeout": "5s", "additionalLabels": {"release": "prometheus"}}
+}
+UMBRELLA: JsonObject = {
+    "global": {"imageRegistry": "registry.example.com", "imagePullSecrets": ["mirror"], "storageClass": "x"},
+    "imagePullSecrets": ["mirror", {"name": "more"}],
+    "image": {"registry": "unused.example.com"},
+    "rbac": {"viewer": {"aggregateToView": True}},
+}
+CAMEL_CASE: JsonObject = {
+    "settings": {"logLevel": "debug", "driverName": "nic.example.com", "bindAddress": ":9999"},
+    "pools": [{"name": "gpu", "settings": {"log_level": "error", "healthTaints": "NoExecute"}}],
 }
 
 VALUE_SETS: dict[str, JsonObject] = {
@@ -140,7 +164,11 @@ VALUE_SETS: dict[str, JsonObject] = {
     "other places": OTHER_PLACES,
     "monitored": MONITORED,
     "monitored pools": {**POOLS, **MONITORED},
+    "service monitored": SERVICE_MONITORED,
+    "service monitored pools": {**POOLS, **SERVICE_MONITORED},
     "tls": TLS,
+    "umbrella": UMBRELLA,
+    "camel case": CAMEL_CASE,
     "client certificates": CLIENT_CERTIFICATES,
     "all policies": {
         "admissionPolicies": {

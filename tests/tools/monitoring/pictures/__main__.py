@@ -29,8 +29,8 @@ from testbed.node.hardware import load_hardware
 from testbed.node.iproute import run_batch
 from testbed.prometheus import Prometheus, fetch_prometheus, find_prometheus, run_prometheus
 from testbed.runtimes import stand_in
-from tests.driver.page.screen import Screen, open_screen
 from tests.support.objects import device_class
+from tests.support.screen import Screen, open_screen
 from tests.tools.monitoring.pictures.drawing import Series, draw, read_answer
 from tests.tools.monitoring.queries import fill_in
 from tools.monitoring import DASHBOARDS, list_panels, read_dashboards, read_rules

@@ -10,15 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from testbed.debian.browser import HeadlessBrowser
+import pytest
+
+from testbed.debian.browser import HeadlessBrowser, fetch_browser
+from testbed.debian.packages import Unavailable, cache_folder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_OVERFLOWS = """() => {
+_OVERFLOWS = """scrolled => {
   const told = [], root = document.documentElement;
   if (root.scrollWidth > root.clientWidth) told.push(`the page is ${root.scrollWidth} wide`);
-  const isScrolled = node => node.closest('.scroll, .skip, thead');
+  const isScrolled = node => node.closest(scrolled);
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
     const parent = node.parentElement;
@@ -130,7 +133,11 @@ class Sight:
 
     def find_overflows(self) -> list[str]:
         """Text outside its box, cut off, or beyond the edge of the screen."""
-        return [*self._ask(_OVERFLOWS), *self.find_picture_overflows()]
+        return [*self.find_text_overflows(".scroll, .skip, thead"), *self.find_picture_overflows()]
+
+    def find_text_overflows(self, scrolled: str) -> list[str]:
+        """The same without pictures; what the selector ``scrolled`` names may be wider than its box."""
+        return list(self.page.evaluate(_OVERFLOWS, scrolled))
 
     def find_picture_overflows(self) -> list[str]:
         return self._ask(_PICTURE)
@@ -199,3 +206,19 @@ def open_screen(browser: HeadlessBrowser) -> Iterator[Screen]:
             yield Screen(launched)
         finally:
             launched.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> HeadlessBrowser:
+    """Downloaded once; skips by name where it cannot be had."""
+    pytest.importorskip("playwright", reason="playwright is not installed")
+    try:
+        return fetch_browser(cache_folder("browser"), print)
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def screen(browser: HeadlessBrowser) -> Iterator[Screen]:
+    with open_screen(browser) as opened:
+        yield opened
