@@ -319,7 +319,7 @@ class AlignmentMetrics:
         )
         self.verdicts = r.counter(
             "dranet_alignment_verdicts_total",
-            "Alignment verdicts of devices in pods, counted when a verdict is new or has changed",
+            "Alignment verdicts of devices in pods, counted when one is new or has changed",
             {"level": level},
         )
         self.worse_now = r.gauge(

@@ -190,6 +190,12 @@ def stamped(status: JsonObject) -> JsonObject:
     return changed
 
 
+def test_a_cluster_without_the_driver_is_asked_about(tmp_path: Path, capsys: CaptureFixture) -> None:
+    code, text, _ = run(capsys, "-f", write(tmp_path, [node("a")]))
+    assert code == 0
+    assert text.endswith("no node has a pod or a ResourceSlice of the driver: is it installed?\n")
+
+
 @pytest.mark.socket
 def test_the_viewer_role_is_enough_and_what_it_lacks_is_named(tmp_path: Path, capsys: CaptureFixture) -> None:
     """Two pages of slices; an administrator sees Events as well, a stranger nothing."""
@@ -220,12 +226,17 @@ def test_the_viewer_role_is_enough_and_what_it_lacks_is_named(tmp_path: Path, ca
             for token in ("ann", "root", "bob"):
                 cluster = ("--kubeconfig", str(tmp_path / token), "a-0", "a-1", "b-0")
                 answers.append(await asyncio.to_thread(run, capsys, *cluster))
-            return answers
+            as_ann = ("explain", "claim/train", "-n", "team-a", "--kubeconfig", str(tmp_path / "ann"))
+            code = await asyncio.to_thread(main, as_ann)
+            explained = capsys.readouterr()
+            return [*answers, (code, explained.out, explained.err)]
 
-    viewer, admin, stranger = asyncio.run(serve())
+    viewer, admin, stranger, explained = asyncio.run(serve())
     refused = "note: not looked at, because this user may not list them: devicetaintrules, events\n"
     assert viewer == (1, TABLE + refused, "")
     assert "Event DHCPFailed, last about pod team-a/train: no answer" in admin[1]
     assert stranger[:2] == (1, "")
     assert "may not list ResourceSlices" in stranger[2]
     assert "ClusterRole dranet-viewer has the rights" in stranger[2]
+    assert explained[0] == 0
+    assert "this user may not list DeviceTaintRules: their taints are not looked at" in explained[2]

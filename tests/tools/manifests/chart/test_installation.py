@@ -144,7 +144,7 @@ async def test_an_upgrade_and_the_way_back(server: ApiServer, release: Release, 
         (
             POOLS,
             {"pools": [POOLS["pools"][0] | {"settings": {"state_dir": "/x"}}, POOLS["pools"][1]]},
-            "this release runs with /var/lib/dranet (ConfigMap dranet-gpu), and a driver with /x knows",
+            "this release runs with /var/lib/dranet (ConfigMap dranet-gpu), and a driver with /x does",
         ),
         (
             {"pools": [{"name": "gpu"}]},
