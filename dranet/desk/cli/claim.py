@@ -46,9 +46,10 @@ _NAMES = {
 ``--name``, and a pod is best no longer than its host name can be."""
 
 _DESCRIPTION = """\
-Write a DeviceClass, a ResourceClaimTemplate and a pod with which the scheduler
-gives each pod the NICs nearest to its GPUs on this hardware. Comments explain
-the choice and the distance to expect. Changes nothing.
+Write a ResourceClaimTemplate and a pod with which the scheduler gives each pod
+the NICs nearest to its GPUs on this hardware, and the DeviceClasses that are
+not there. Comments explain the choice and the distance to expect. Changes
+nothing.
 
   dranet claim new --gpus 2 --nics 2 | kubectl apply -f -
   dranet claim new --per-node --capture node.json
@@ -81,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     actions = parser.add_subparsers(title="actions", dest="action", required=True, metavar="ACTION")
     new = actions.add_parser(
         "new",
-        help="write DeviceClass, ResourceClaimTemplate and a pod",
+        help="write a ResourceClaimTemplate and a pod",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         usage="%(prog)s [--gpus N] [--nics M]\n"

@@ -196,7 +196,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
             {"metrics": {"authentication": "kubernetes"}},
             "metrics.authentication: kubernetes needs metrics.tls",
         ),
-        ({"metrics": {"tls": {"clientCASecretName": "a"}}}, "metrics.tls.clientCASecretName is used only with"),
+        ({"metrics": {"tls": {"clientCASecretName": "a"}}}, "metrics.tls.clientCASecretName is used only"),
         ({"settings": {"metrics_tls_cert": "/a"}}, "metrics.tls.secretName sets it"),
         ({"deviceClasses": {"extra": [{"name": "dranet"}]}}, "deviceClasses: two have the name dranet"),
         ({"args": {"cloudProviderOptions": {}}}, "args.cloudProviderOptions is a value of DraNet's chart"),
