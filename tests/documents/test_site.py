@@ -16,7 +16,8 @@ from tests.documents.blocks import REPOSITORY
 from tests.support.screen import Screen, Sight
 from tools.site.pages import DOCS, PROJECT, SECTIONS, list_pages
 
-pytestmark = pytest.mark.process
+# The build of the site counts for the first test; on a busy machine it takes longer than other tests may.
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 PAGES = sorted(str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md"))
 WIDTHS = (390, 1280)
