@@ -287,4 +287,4 @@ def _word_legend(distances: DistanceMatrix) -> Iterator[str]:
     if unknown:
         yield f"{NOT_KNOWN:4}  unknown: the platform does not report where one of the two sits"
     if sum(device.kind is DeviceKind.GPU for device in distances.devices) > 1:
-        yield "NVLink and other links between GPUs are not shown: this is PCIe and NUMA."
+        yield "NVLink between GPUs is not shown."
