@@ -26,8 +26,8 @@ from dranet.desk.cli.objects import (
     load_files,
 )
 from dranet.desk.explain.subject import near_names
-from dranet.desk.fleet.nodes import FleetNode, FleetObjects, read_fleet
-from dranet.desk.fleet.problems import ProblemSeverity
+from dranet.desk.fleet.nodes import FleetNode, ProblemSeverity
+from dranet.desk.fleet.read import FleetObjects, read_fleet
 from dranet.desk.kubeapi.labels import parse_selector
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.errors import ClusterError, NotFoundError, Reason, SettingsError

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dranet.desk.fleet.nodes import FleetNode, Use
-from dranet.desk.fleet.problems import ProblemSeverity
+from dranet.desk.fleet.nodes import FleetNode, ProblemSeverity, Use
 from dranet.model.status import ConditionType
 from dranet.terminal import PROSE, Screen, count_of, cut, format_table
 

@@ -4,42 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
-from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
+from dranet.desk.fleet.nodes import ClaimDevice, FleetNode, Problem, ProblemSeverity
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model.status import ConditionType, EventReason
 from dranet.terminal import count_of
-
-if TYPE_CHECKING:
-    from dranet.desk.fleet.nodes import ClaimDevice, FleetNode
-    from dranet.desk.kubeapi.objects import JsonObject
 
 _NAMES_SHOWN = 3
 _FAILING = (ConditionType.PREPARED, ConditionType.ATTACHED, ConditionType.CONFIGURED, ConditionType.READY)
 """The first that is False names the cause; the later ones follow from it."""
-
-
-class ProblemSeverity(IntEnum):
-    """The worse first."""
-
-    PROBLEM = 0
-    """Pods do not start there, or do not get what they were given."""
-    WARNING = 1
-    """Something to look at; pods run."""
-
-    def __str__(self) -> str:
-        return self.name.lower()
-
-
-class Problem(Struct, frozen=True):
-    """One thing that is wrong."""
-
-    severity: ProblemSeverity
-    reason: str
-    """CamelCase, for programs."""
-    text: str
 
 
 def find_problems(node: FleetNode) -> Iterator[Problem]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.fleet.nodes import FleetNode, FleetObjects, Use, read_fleet
+from dranet.desk.fleet.nodes import FleetNode, Use
+from dranet.desk.fleet.read import FleetObjects, read_fleet
 from tests.desk.fleet.objects import claim, device, driver_pod, event, node, resource_slice
 
 JsonObject = dict[str, Any]
