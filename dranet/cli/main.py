@@ -205,6 +205,10 @@ def _drop_output() -> None:
     drop_output()
 
 
+_OF_THE_DRIVER = ("grpc", "prometheus_client", "pyudev")
+"""Packages that only the driver needs: the single-file ``kubectl-dranet`` and other systems do without."""
+
+
 def _explain_missing(error: ModuleNotFoundError) -> int:
     """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
     missing = error.name or ""
@@ -212,6 +216,8 @@ def _explain_missing(error: ModuleNotFoundError) -> int:
         remedy = "not in the driver's image: run it where your kubeconfig is, after pip install dranet"
     elif missing.startswith("testbed"):
         remedy = "the testbed is not installed: run it from a checkout (make setup, then .venv/bin/dranet)"
+    elif missing in _OF_THE_DRIVER:
+        remedy = "the driver is not in this installation: it runs in its image, which the chart installs"
     else:
         raise error
     print(f"dranet: {remedy}", file=sys.stderr)

@@ -151,6 +151,15 @@ def test_what_looks_at_a_node_ends_with_a_sentence(arguments: tuple[str, ...]) -
     assert done.stderr.count("\n") == 1
 
 
+def test_an_installation_without_the_drivers_libraries_says_so_on_linux() -> None:
+    """The single-file ``kubectl-dranet`` leaves them out."""
+    without = "import sys\nsys.modules['grpc'] = None\n"
+    command = [sys.executable, "-c", f"{without}{RUN}", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("dranet: the driver is not in this installation")
+
+
 @pytest.mark.parametrize("command", [name for name, one in COMMANDS.items() if "testbed" not in one.module])
 def test_every_command_has_its_help(command: str) -> None:
     done = run_as_on_macos(RUN, command, "--help-all" if command == "devices" else "--help")

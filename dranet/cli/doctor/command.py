@@ -295,7 +295,7 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
         yield from row if calm else map(style, row)
         if shows_all or not calm:
             yield from _explain("why", finding.matters, screen)
-            yield from _explain("do", finding.fix, screen)
+            yield from _explain("fix", finding.fix, screen)
     if shown:
         yield ""
     yield _sum_up(findings, shows_all=shows_all)

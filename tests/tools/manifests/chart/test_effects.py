@@ -153,7 +153,8 @@ def test_the_viewer_reads_and_is_bound_to_nobody() -> None:
     rules = find(objects, "ClusterRole", "viewer")["rules"]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert {resource for rule in rules for resource in rule["resources"]} == {
-        *("resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates", "nodes", "pods"),
+        *("resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates", "devicetaintrules"),
+        *("nodes", "pods", "events"),
     }
     bound = {item["roleRef"]["name"] for item in objects if item["kind"].endswith("RoleBinding")}
     assert bound == {"dranet", "dranet-test"}
