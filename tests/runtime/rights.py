@@ -204,7 +204,7 @@ class Trial:
         await self._testbed.apply(build_manifests({**CPUS, **SYSCTLS}))
         async with asyncio.timeout(5):
             await self._testbed.kubelet.wait_running(self._pod.uid)
-        odd = [await self._run("doctor", "-o", "json"), await self._run("claims", "-o", "json")]
+        odd = [await self._run("doctor", "-o", "json"), await self._run("prepared", "-o", "json")]
         await self.end_pod()
         ended = await self.driver.stop(timeout_seconds=10)
         odd += [f"exit code {ended.exit_code}"] if ended.exit_code else []

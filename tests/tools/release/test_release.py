@@ -119,7 +119,8 @@ def test_the_chart_and_the_manifests_name_the_image_of_the_release(release: Path
     with tarfile.open(release / f"dranet-{__version__}.tgz") as tar:
         files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
     values, about = files["dranet/values.yaml"], files["dranet/Chart.yaml"]
-    assert yaml.safe_load(values)["image"]["repository"] == PROJECT.image
+    image = yaml.safe_load(values)["image"]
+    assert f"{image['registry']}/{image['repository']}" == PROJECT.image
     assert yaml.safe_load(yaml.safe_load(about)["annotations"]["artifacthub.io/changes"])
     objects = list(yaml.safe_load_all((release / "install.yaml").read_text()))
     plain = [
