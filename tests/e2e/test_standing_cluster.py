@@ -31,7 +31,7 @@ def find_block(heading: str) -> str:
     """The first block of commands in a section of the README."""
     section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return next(text for language, text in blocks if not language)
+    return str(next(text for language, text in blocks if not language))
 
 
 RANKS = """\
