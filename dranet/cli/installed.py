@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject, fetch_snapshot
+from dranet.cluster.pods import is_ready
 from dranet.health import TAINT_KEYS
 from dranet.terminal import count_of, printable
 
@@ -104,7 +105,7 @@ async def _fetch_driver(client: ApiClient, namespace: str, name: str) -> Driver:
 def judge(driver_name: str, drivers: Sequence[Driver], slices: Sequence[JsonObject]) -> Found:
     """Return what works and what does not."""
     unready = tuple(line for driver in drivers for line in _judge_daemonset(driver))
-    nodes = sorted({_node(pod) for driver in drivers for pod in driver.pods if _is_ready(pod)})
+    nodes = sorted({_node(pod) for driver in drivers for pod in driver.pods if is_ready(pod)})
     devices: Counter[str] = Counter()
     for one in slices:
         devices[one["spec"].get("nodeName", "")] += len(one["spec"].get("devices") or ())
@@ -156,7 +157,7 @@ def _describe(driver: Driver) -> str:
 
 def _explain_pod(pod: JsonObject) -> Iterator[str]:
     """Why a pod is not ready, as the kubelet and the scheduler report it."""
-    if _is_ready(pod):
+    if is_ready(pod):
         return
     place = f"  pod {pod['metadata']['name']} on node {_node(pod) or 'none yet'}"
     status = pod.get("status") or {}
@@ -182,11 +183,6 @@ def _iter_reasons(status: JsonObject) -> Iterator[str]:
 
 def _sentence(subject: str, state: JsonObject) -> str:
     return ": ".join(filter(None, (subject, state.get("reason", ""), state.get("message", "").strip())))
-
-
-def _is_ready(pod: JsonObject) -> bool:
-    conditions: Sequence[JsonObject] = (pod.get("status") or {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def _node(pod: JsonObject) -> str:

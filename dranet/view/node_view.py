@@ -127,6 +127,11 @@ def to_yaml(documents: Sequence[object]) -> str:
     return text.rstrip("\n")
 
 
+def serialize(document: object, form: str) -> str:
+    """A document as ``json`` or ``yaml``."""
+    return to_json(document) if form == "json" else to_yaml([document])
+
+
 def _sendable(value: Any) -> Any:
     """A copy, so that nothing in it needs an alias. YAML has no escape for half a character: ours does it."""
     if isinstance(value, str):

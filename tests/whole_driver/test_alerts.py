@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from testbed.cluster import Testbed
-from testbed.debian.packages import Unavailable, cache_folder
+from testbed.debian.packages import cache_folder
 from testbed.isolation import WORK_DIR
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.hardware import load_hardware
 from testbed.node.iproute import run_batch
-from testbed.prometheus import Prometheus, fetch_prometheus, find_prometheus, run_prometheus
+from testbed.prometheus import Prometheus, find_prometheus, run_prometheus
 from testbed.runtimes import stand_in
 from tests.support.objects import device_class
 from tests.support.waiting import until
@@ -49,15 +49,6 @@ NO_DATA = {
     "Driver parts not ready",
 }
 """Panels that are empty on a node that works, and without RDMA traffic. They say why."""
-
-
-@pytest.fixture(scope="module")
-def prometheus() -> None:
-    """In the cache, from where those find it who have no network."""
-    try:
-        fetch_prometheus(cache_folder("prometheus"), print)
-    except Unavailable as shortage:
-        pytest.skip(f"prometheus: {shortage}")
 
 
 def manifests() -> list[JsonObject]:

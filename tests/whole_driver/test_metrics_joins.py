@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from testbed.cluster import Testbed
-from testbed.debian.packages import Unavailable, cache_folder
+from testbed.debian.packages import cache_folder
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
-from testbed.prometheus import Prometheus, fetch_prometheus, find_prometheus, run_prometheus
+from testbed.prometheus import Prometheus, find_prometheus, run_prometheus
 from testbed.runtimes import stand_in
 from tests.support.objects import device_class
 from tests.support.waiting import until
@@ -41,15 +41,6 @@ WITHOUT_DATA = ("transmit_wait_ticks", "sriov_vf")
 """Queries of what this node does not have: RDMA congestion, virtual functions."""
 
 GPUS = 8
-
-
-@pytest.fixture(scope="module")
-def prometheus() -> None:
-    """In the cache, from where those find it who have no network."""
-    try:
-        fetch_prometheus(cache_folder("prometheus"), print)
-    except Unavailable as shortage:
-        pytest.skip(f"prometheus: {shortage}")
 
 
 def manifests() -> list[JsonObject]:

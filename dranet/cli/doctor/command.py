@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import textwrap
 from collections import Counter
@@ -28,7 +27,7 @@ from dranet.terminal import (
     print_document,
 )
 from dranet.view.bundle import describe_manifest, read_bundle
-from dranet.view.node_view import to_yaml
+from dranet.view.node_view import serialize
 from dranet.view.options import add_node_config_flag, add_settings_group, settings_from
 from dranet.view.output import check_output
 
@@ -184,10 +183,8 @@ def _leave_out(findings: Sequence[Finding], ignored: Collection[str]) -> list[Fi
 
 
 def _print(findings: Sequence[Finding], document: Mapping[str, object], options: argparse.Namespace) -> None:
-    if options.output == "json":
-        print_document(json.dumps(document, indent=2))
-    elif options.output == "yaml":
-        print_document(to_yaml([document]).rstrip("\n"))
+    if options.output != "text":
+        print_document(serialize(document, options.output))
     else:
         never_fail_to_print()
         print("\n".join(render(findings, find_screen(), shows_all=options.all)))

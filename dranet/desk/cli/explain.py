@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ from dranet.errors import NotFoundError, SettingsError
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.node_view import NodeView, to_yaml
+from dranet.view.node_view import NodeView, serialize
 from dranet.view.options import read_settings
 
 _DESCRIPTION = """\
@@ -141,10 +140,8 @@ def run(options: argparse.Namespace) -> int:
         hint = near_names(options.node, view.known_nodes)
         raise SettingsError(f"--node {options.node}: no such node", hint=hint)
     explanation = explain(_find_subject(options, objects, view), view)
-    if options.output == "json":
-        print_document(to_document(explanation))
-    elif options.output == "yaml":
-        print_document(to_yaml([json.loads(to_document(explanation))]).rstrip("\n"))
+    if options.output != "text":
+        print_document(serialize(to_document(explanation), options.output))
     else:
         never_fail_to_print()
         print("\n".join(render(explanation, find_screen(), shows_all=options.all)))

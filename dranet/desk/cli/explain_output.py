@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -28,10 +27,10 @@ from dranet.model.facts import Distance
 from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable
 
 
-def to_document(explanation: Explanation) -> str:
-    """Indented JSON; devices as ``driver/pool/device``."""
+def to_document(explanation: Explanation) -> dict[str, Any]:
+    """What programs read; devices as ``driver/pool/device``."""
     subject = explanation.subject
-    document = {
+    return {
         "kind": subject.kind,
         "name": subject.label,
         "verdict": explanation.conclusion.value,
@@ -48,7 +47,6 @@ def to_document(explanation: Explanation) -> str:
         "nodes": [_group(group) for group in explanation.groups],
         "notLookedAt": [{"reason": reason, "nodes": list(names)} for reason, names in explanation.excluded],
     }
-    return json.dumps(document, indent=2)
 
 
 def _group(group: NodeGroup) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dranet.desk.kubeapi.labels import parse_selector
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.errors import ClusterError, NotFoundError, Reason, SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
-from dranet.view.node_view import to_json, to_yaml
+from dranet.view.node_view import serialize
 from dranet.view.options import read_settings
 
 EXIT_PROBLEM = 1
@@ -100,9 +100,7 @@ def run(options: argparse.Namespace) -> int:
         objects = _add_files(options, objects)
     nodes = _choose(read_fleet(objects, driver), options)
     if options.output in ("json", "yaml"):
-        document = to_document(nodes, refused)
-        is_json = options.output == "json"
-        print_document(to_json(document) if is_json else to_yaml([document]).rstrip("\n"))
+        print_document(serialize(to_document(nodes, refused), options.output))
     else:
         never_fail_to_print()
         is_wide = options.output == "wide"

@@ -19,12 +19,12 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, fetch_snapshot
 from dranet.desk.cli.object_cluster import DRIVER_SELECTOR, make_client
 from dranet.desk.cli.objects import add_cluster_flags
+from dranet.desk.fleet.read import VERSION_LABEL
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.errors import ClusterError, SettingsError
 from dranet.terminal import count_of, find_screen, never_fail_to_print, print_document, printable
-from dranet.view.node_view import to_json, to_yaml
+from dranet.view.node_view import serialize
 
-_VERSION_LABEL = "app.kubernetes.io/version"
 _UNKNOWN = "unknown"
 
 _DESCRIPTION = """\
@@ -72,10 +72,8 @@ def run(options: argparse.Namespace) -> int:
             document["drivers"] = group_pods(asyncio.run(_fetch_pods(make_client(options))))
         except (SettingsError, ClusterError) as error:
             refused = error
-    if options.output == "json":
-        print_document(to_json(document))
-    elif options.output == "yaml":
-        print_document(to_yaml([document]).rstrip("\n"))
+    if options.output != "text":
+        print_document(serialize(document, options.output))
     else:
         never_fail_to_print()
         print("\n".join(_iter_lines(document)))
@@ -139,7 +137,7 @@ def group_pods(pods: Sequence[JsonObject]) -> list[dict[str, Any]]:
     for pod in pods:
         spec, labels = pod.get("spec") or {}, pod["metadata"].get("labels") or {}
         images = [str(container.get("image", "")) for container in spec.get("containers") or []]
-        key = (str(labels.get(_VERSION_LABEL) or _UNKNOWN), images[0] if images else "")
+        key = (str(labels.get(VERSION_LABEL) or _UNKNOWN), images[0] if images else "")
         nodes[key].append(str(spec.get("nodeName") or ""))
     ordered = sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))
     return [

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.cluster.events import WARNING as WARNING_EVENT
+from dranet.cluster.pods import is_ready
 from dranet.desk.explain.subject import label_of
 from dranet.desk.fleet.nodes import (
     ClaimDevice,
@@ -159,9 +160,7 @@ def _applies(rule: JsonObject, key: DeviceKey) -> bool:
 
 def _read_pod(pod: JsonObject) -> DriverPod:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    ready = any(
-        c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ()
-    )
+    ready = is_ready(pod)
     version = (metadata.get("labels") or {}).get(VERSION_LABEL) or "unknown version"
     return DriverPod(
         str(metadata.get("name")),

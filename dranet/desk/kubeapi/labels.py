@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 Labels = Mapping[str, str]
 Selector = Callable[[Labels], bool]
@@ -40,7 +41,7 @@ def parse_selector(text: str) -> Selector:
 def _parse(part: str) -> Selector:
     for pattern, holds in _REQUIREMENTS:
         if match := pattern.fullmatch(part):
-            return lambda labels, match=match, holds=holds: holds(match, labels)  # type: ignore[misc]
+            return partial(holds, match)
     raise ValueError(
         f"{part!r} is not a requirement such as key=value, key!=value, key in (a,b), key or !key"
     )
