@@ -1,0 +1,264 @@
+"""A provider behind HTTP, asked in DraNet's webhook protocol (v1.4): one request for each connection.
+
+``GET /health`` says what the provider offers. ``POST /GetDeviceAttributes`` and ``/GetDeviceConfig`` ask
+about one device, ``/GetProfileConfig`` and ``/ReleaseProfileConfig`` about a profile for one device of one
+claim. Paths and fields are DraNet's, so that a provider written for it works unchanged.
+
+The answers are hostile until they are checked: a whole exchange has one time limit, an answer a size limit,
+and a redirect is not followed. What an answer says is checked where it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+import dranet
+from dranet.errors import ProtocolError, ProviderError, Reason, SettingsError
+from dranet.http1 import (
+    MAX_HEAD_BYTES,
+    ResponseHead,
+    Tls,
+    check_resolvable,
+    encode_request,
+    read_body,
+    read_head,
+)
+from dranet.model.provider import DeviceIdentity
+
+MAX_BODY_BYTES = 1 << 20
+"""Limit of one answer; the attributes and the config of one device are some hundred bytes."""
+
+_SHOWN_MAX = 200
+_TRANSIENT = frozenset({408, 425, 429})
+"""Statuses below 500 after which the same request may succeed (RFC 9110, RFC 6585)."""
+
+
+class WebhookAccess(Struct, frozen=True):
+    """Where the provider is. Make it with :func:`parse_url`."""
+
+    url: str
+    """As the operator wrote it, for messages."""
+    host: str = "localhost"
+    port: int = 0
+    base_path: str = ""
+    """Without a trailing slash."""
+    socket: Path | None = None
+    """The UNIX socket; without it the provider is at ``host`` and ``port``."""
+    tls: Tls | None = None
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.port else host
+
+
+def parse_url(url: str, tls: Tls) -> WebhookAccess:
+    """
+    Args:
+        url: ``http://HOST[:PORT][/PATH]``, ``https://...`` or ``unix:///PATH``.
+        tls: the files of the settings; only ``https`` can use them.
+
+    Raises:
+        SettingsError: it is none of these, or a file of ``tls`` cannot be used.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        if host:
+            check_resolvable(host)
+    except ValueError as error:
+        raise _refuse(url, str(error)) from error
+    if parts.query or parts.fragment or parts.username is not None:
+        raise _refuse(url, "must have no user, query or fragment")
+    has_files = bool(tls.authority or tls.client_certificate)
+    if has_files and parts.scheme != "https":
+        raise _refuse(url, "must be https://HOST with --webhook-ca and --webhook-client-cert")
+    if parts.scheme == "unix":
+        if host or not parts.path.startswith("/") or parts.path == "/":
+            raise _refuse(url, "must be unix:///PATH, with an absolute path")
+        return WebhookAccess(url, socket=Path(unquote(parts.path)))
+    if parts.scheme not in ("http", "https") or not host:
+        raise _refuse(url, "must be http://HOST[:PORT], https://HOST[:PORT] or unix:///PATH")
+    is_secure = parts.scheme == "https"
+    if is_secure:
+        tls.build_context(f"the webhook provider {url}")
+    return WebhookAccess(
+        url=url,
+        host=host,
+        port=port or (443 if is_secure else 80),
+        base_path=parts.path.rstrip("/"),
+        tls=tls if is_secure else None,
+    )
+
+
+def _refuse(url: str, rule: str, hint: str = "") -> SettingsError:
+    return SettingsError(f"--webhook-url {url!r}: {rule}", hint=hint)
+
+
+class WebhookCapabilities(Struct, frozen=True):
+    """What the provider offers, by its own word."""
+
+    cloud_provider: bool = False
+    """Attributes and configs of devices."""
+    profile_provider: bool = False
+
+
+class ProfileRequest(Struct, frozen=True):
+    """A profile for one device of one claim. The provider finds what it gave by device name and claim UID."""
+
+    device: DeviceIdentity
+    claim_uid: str
+    config: Mapping[str, Any]
+    """What the claim, its class and the provider want; at a release also what the profile has given."""
+
+    @property
+    def profile(self) -> str:
+        return str(self.config.get("profile", ""))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": _identify(self.device, self.device.name),
+            "claim_uid": self.claim_uid,
+            "config": {"interface": {}, **self.config},  # DraNet writes the object also when it is empty
+        }
+
+
+def _identify(device: DeviceIdentity, name: str) -> dict[str, str]:
+    """DraNet leaves out what is unknown, except the name."""
+    known = {"mac_address": device.mac, "pci_address": device.pci_address}
+    return {key: value for key, value in known.items() if value} | {"name": name}
+
+
+class WebhookClient:
+    """Asks one provider. Every method raises :class:`ProviderError` and nothing else: ``retryable`` where the
+    same request may succeed later."""
+
+    def __init__(self, access: WebhookAccess, timeout_seconds: float) -> None:
+        """``timeout_seconds`` is for a whole exchange, the connection included."""
+        self._access = access
+        self._timeout_seconds = timeout_seconds
+        self._context: ssl.SSLContext | None = None
+        self._context_signature: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def url(self) -> str:
+        return self._access.url
+
+    async def read_capabilities(self) -> WebhookCapabilities:
+        answer = await self._ask("GET", "/health")
+        offered = [answer.get(name, False) for name in ("cloudProvider", "profileProvider")]
+        if not all(isinstance(offer, bool) for offer in offered):
+            raise self._invalid("/health", "cloudProvider and profileProvider must be true or false")
+        return WebhookCapabilities(*offered)
+
+    async def read_attributes(self, device: DeviceIdentity) -> Mapping[str, Any]:
+        """Attributes by qualified name, each an object as in a ResourceSlice. Here alone ``name`` is that of
+        the interface, as in DraNet."""
+        return await self._ask("POST", "/GetDeviceAttributes", _identify(device, device.ifname))
+
+    async def read_config(self, device: DeviceIdentity) -> Mapping[str, Any]:
+        return await self._ask("POST", "/GetDeviceConfig", _identify(device, device.name))
+
+    async def get_profile(self, request: ProfileRequest) -> Mapping[str, Any]:
+        """The config of the profile. A provider answers a repeated request with the same config."""
+        return await self._ask("POST", "/GetProfileConfig", request.to_json())
+
+    async def release_profile(self, request: ProfileRequest) -> None:
+        """A provider accepts a release of what it never gave, or has released. Its answer has no meaning."""
+        await self._exchange("POST", "/ReleaseProfileConfig", request.to_json())
+
+    async def _ask(self, method: str, path: str, document: object = None) -> Mapping[str, Any]:
+        body = await self._exchange(method, path, document)
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(path, f"not JSON: {error}") from error
+        if answer is None:  # how Go writes an empty map
+            return {}
+        if not isinstance(answer, dict):
+            raise self._invalid(path, "must be a JSON object")
+        return answer
+
+    async def _exchange(self, method: str, path: str, document: object = None) -> bytes:
+        """The body of an answer with status 200."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                head, body = await self._send(self._encode(method, path, document))
+        except TimeoutError as error:
+            seconds = f"{self._timeout_seconds:g}"
+            raise self._unavailable(path, f"no whole answer within {seconds} s") from error
+        except ProtocolError as error:
+            raise self._invalid(path, error.message) from error
+        except SettingsError as error:  # a certificate file was replaced by one that cannot be used
+            raise self._unavailable(path, error.message) from error
+        except (OSError, EOFError, UnicodeError) as error:
+            raise self._unavailable(path, str(error) or type(error).__name__) from error
+        if head.status != 200:
+            raise self._refused(path, head, body)
+        return body
+
+    def _encode(self, method: str, path: str, document: object) -> bytes:
+        headers = {
+            "User-Agent": f"dranet/{dranet.__version__}",
+            "Accept": "application/json",
+            "Connection": "close",
+        }
+        body = None
+        if document is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(document, separators=(",", ":")).encode()
+        return encode_request(method, self._access.base_path + path, self._access.authority, headers, body)
+
+    async def _send(self, request: bytes) -> tuple[ResponseHead, bytes]:
+        reader, writer = await self._open()
+        try:
+            writer.write(request)
+            await writer.drain()
+            head = await read_head(reader)
+            return head, await read_body(reader, head, MAX_BODY_BYTES)
+        finally:
+            writer.transport.abort()
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        access = self._access
+        if access.socket is not None:
+            return await asyncio.open_unix_connection(access.socket, limit=MAX_HEAD_BYTES)
+        context = self._get_context(access.tls) if access.tls else None
+        return await asyncio.open_connection(access.host, access.port, limit=MAX_HEAD_BYTES, ssl=context)
+
+    def _get_context(self, tls: Tls) -> ssl.SSLContext:
+        """Built at the first connection and again when a certificate file was rotated."""
+        signature = tls.get_signature()
+        if self._context is None or signature != self._context_signature:
+            self._context = tls.build_context(f"the webhook provider {self.url}")
+            self._context_signature = signature
+        return self._context
+
+    def _unavailable(self, path: str, cause: str) -> ProviderError:
+        return ProviderError(f"webhook provider {self.url}: {path}: {cause}", hint="is it running?")
+
+    def _invalid(self, path: str, fault: str) -> ProviderError:
+        return ProviderError(
+            f"webhook provider {self.url}: {path}: its answer cannot be used: {fault[:_SHOWN_MAX]}",
+            reason=Reason.PROVIDER_ANSWER_INVALID,
+            retryable=False,
+        )
+
+    def _refused(self, path: str, head: ResponseHead, body: bytes) -> ProviderError:
+        if 300 <= head.status < 400:
+            return self._invalid(path, f"status {head.status}, and redirects are not followed")
+        text = " ".join(body[:_SHOWN_MAX].decode("utf-8", "replace").split())
+        is_transient = head.status >= 500 or head.status in _TRANSIENT
+        return ProviderError(
+            f"webhook provider {self.url}: {path}: status {head.status}" + (f": {text}" if text else ""),
+            reason=Reason.PROVIDER_UNAVAILABLE if is_transient else Reason.PROVIDER_REFUSED,
+            retryable=is_transient,
+        )
