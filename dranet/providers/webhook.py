@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,11 @@ from dranet.model.provider import DeviceIdentity
 
 MAX_BODY_BYTES = 1 << 20
 """Limit of one answer; the attributes and the config of one device are some hundred bytes."""
+
+FIRST_RETRY_SECONDS = 0.25
+"""Each further pause is twice as long."""
+RELEASE_SECONDS = 5.0
+"""An Unprepare, which may also wait for devices, does not wait longer for a release; it is repeated later."""
 
 _SHOWN_MAX = 200
 _TRANSIENT = frozenset({408, 425, 429})
@@ -111,24 +117,20 @@ class WebhookCapabilities(Struct, frozen=True):
     profile_provider: bool = False
 
 
-class ProfileRequest(Struct, frozen=True):
-    """A profile for one device of one claim. The provider finds what it gave by device name and claim UID."""
+def describe_profile(device: DeviceIdentity, claim_uid: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a request for a profile, and of its release. A provider finds what it gave by the name
+    of the device and the claim's UID.
 
-    device: DeviceIdentity
-    claim_uid: str
-    config: Mapping[str, Any]
-    """What the claim, its class and the provider want; at a release also what the profile has given."""
-
-    @property
-    def profile(self) -> str:
-        return str(self.config.get("profile", ""))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "device": _identify(self.device, self.device.name),
-            "claim_uid": self.claim_uid,
-            "config": {"interface": {}, **self.config},  # DraNet writes the object also when it is empty
-        }
+    Args:
+        device: for which device of the claim.
+        claim_uid: for which claim.
+        config: what the claim, its class and the provider want; at a release also what the profile has given.
+    """
+    return {
+        "device": _identify(device, device.name),
+        "claim_uid": claim_uid,
+        "config": {"interface": {}, **config},  # DraNet writes the object also when it is empty
+    }
 
 
 def _identify(device: DeviceIdentity, name: str) -> dict[str, str]:
@@ -167,16 +169,28 @@ class WebhookClient:
     async def read_config(self, device: DeviceIdentity) -> Mapping[str, Any]:
         return await self._ask("POST", "/GetDeviceConfig", _identify(device, device.name))
 
-    async def get_profile(self, request: ProfileRequest) -> Mapping[str, Any]:
-        """The config of the profile. A provider answers a repeated request with the same config."""
-        return await self._ask("POST", "/GetProfileConfig", request.to_json())
+    async def get_profile(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config of the profile. A provider answers a repeated request with the same config, so it is
+        asked again while that may help, all within the time of one exchange."""
+        clock = asyncio.get_running_loop().time
+        deadline, delay = clock() + self._timeout_seconds, FIRST_RETRY_SECONDS
+        while True:
+            try:
+                return await self._ask("POST", "/GetProfileConfig", document, deadline - clock())
+            except ProviderError as error:
+                if not error.retryable or clock() + delay >= deadline:
+                    raise
+            await asyncio.sleep(delay)
+            delay *= 2
 
-    async def release_profile(self, request: ProfileRequest) -> None:
+    async def release_profile(self, document: Mapping[str, Any]) -> None:
         """A provider accepts a release of what it never gave, or has released. Its answer has no meaning."""
-        await self._exchange("POST", "/ReleaseProfileConfig", request.to_json())
+        await self._exchange("POST", "/ReleaseProfileConfig", document, RELEASE_SECONDS)
 
-    async def _ask(self, method: str, path: str, document: object = None) -> Mapping[str, Any]:
-        body = await self._exchange(method, path, document)
+    async def _ask(
+        self, method: str, path: str, document: object = None, seconds: float = math.inf
+    ) -> Mapping[str, Any]:
+        body = await self._exchange(method, path, document, seconds)
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -187,14 +201,14 @@ class WebhookClient:
             raise self._invalid(path, "must be a JSON object")
         return answer
 
-    async def _exchange(self, method: str, path: str, document: object = None) -> bytes:
+    async def _exchange(self, method: str, path: str, document: object, seconds: float) -> bytes:
         """The body of an answer with status 200."""
+        seconds = min(seconds, self._timeout_seconds)
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(seconds):
                 head, body = await self._send(self._encode(method, path, document))
         except TimeoutError as error:
-            seconds = f"{self._timeout_seconds:g}"
-            raise self._unavailable(path, f"no whole answer within {seconds} s") from error
+            raise self._unavailable(path, f"no whole answer within {seconds:.2g} s") from error
         except ProtocolError as error:
             raise self._invalid(path, error.message) from error
         except SettingsError as error:  # a certificate file was replaced by one that cannot be used

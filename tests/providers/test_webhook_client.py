@@ -19,18 +19,19 @@ from dranet.http1 import Pem, Tls
 from dranet.model.provider import DeviceIdentity
 from dranet.providers.webhook import (
     MAX_BODY_BYTES,
-    ProfileRequest,
     WebhookCapabilities,
     WebhookClient,
+    describe_profile,
     parse_url,
 )
 from testbed.provider import ATTRIBUTES, CONFIG, HEALTH, PROFILE, RELEASE, Provider, ProviderServer, Trouble
 from tests.support.certificates import Authority
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
 NIC = DeviceIdentity("pci-0000-8a-00-0", "eth1", "02:00:00:00:00:01", "0000:8a:00.0")
-REQUEST = ProfileRequest(NIC, "uid-1", {"profile": "rail", "interface": {"mtu": 9000}})
+REQUEST = describe_profile(NIC, "uid-1", {"profile": "rail", "interface": {"mtu": 9000}})
 
 
 @pytest.fixture
@@ -208,11 +209,30 @@ def test_a_certificate_that_cannot_be_read_stops_the_start(tmp_path: Path) -> No
 # --- away, slow, and hostile ---
 
 
-async def test_a_provider_that_does_not_run_is_away(server: ProviderServer, client: WebhookClient) -> None:
+async def test_a_provider_that_does_not_run_is_away(server: ProviderServer) -> None:
     server.stop()
     with pytest.raises(ProviderError, match="is it running") as caught:
-        await client.get_profile(REQUEST)
+        await connect(server.url, seconds=0.5).get_profile(REQUEST)
     assert (caught.value.reason, caught.value.retryable) == (Reason.PROVIDER_UNAVAILABLE, True)
+
+
+async def test_a_profile_is_asked_for_again_until_the_provider_has_it(
+    provider: Provider, client: WebhookClient
+) -> None:
+    provider.trouble[PROFILE] = Trouble(status=503)
+    asking = asyncio.create_task(client.get_profile(REQUEST))
+    await until(lambda: len(provider.asked(PROFILE)) == 2)
+    del provider.trouble[PROFILE]
+    assert await asking == {"interface": {"addresses": ["10.200.0.1/24"]}}
+
+
+async def test_a_profile_that_is_refused_is_not_asked_for_again(
+    provider: Provider, client: WebhookClient
+) -> None:
+    with pytest.raises(ProviderError, match="status 404: \"profile 'slow' not found\"") as caught:
+        await client.get_profile(describe_profile(NIC, "uid-1", {"profile": "slow"}))
+    assert (caught.value.reason, caught.value.retryable) == (Reason.PROVIDER_REFUSED, False)
+    assert len(provider.asked(PROFILE)) == 1
 
 
 async def test_a_whole_exchange_has_one_time_limit(provider: Provider, server: ProviderServer) -> None:
@@ -263,12 +283,12 @@ async def test_an_answer_that_drips_is_cut_off_by_the_same_limit() -> None:
 async def test_an_answer_that_cannot_be_used_is_a_clear_error(
     provider: Provider, client: WebhookClient, trouble: Trouble, words: str, retryable: bool
 ) -> None:
-    provider.trouble[PROFILE] = trouble
+    provider.trouble[CONFIG] = trouble
     with pytest.raises(ProviderError) as caught:
-        await client.get_profile(REQUEST)
+        await client.read_config(NIC)
     assert words in str(caught.value)
     assert client.url in str(caught.value)
-    assert "/GetProfileConfig" in str(caught.value)
+    assert "/GetDeviceConfig" in str(caught.value)
     assert caught.value.retryable is retryable
 
 
