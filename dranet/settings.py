@@ -70,6 +70,12 @@ class DeviceMetrics(StrEnum):
     PODS = "pods"
 
 
+class ProfileProvider(StrEnum):
+    CLOUD = "cloud"
+    WEBHOOK = "webhook"
+    NONE = "none"
+
+
 class HealthTaints(StrEnum):
     """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
 
@@ -353,6 +359,38 @@ class Settings(Struct, frozen=True):
         "kinds of software links to offer although they usually belong to the node, e.g. veth,vxlan; never "
         "the uplink, nor what is tied to it",
     )
+    profile_provider: ProfileProvider = _setting(
+        ProfileProvider.CLOUD,
+        Choice(ProfileProvider),
+        "who gives the profile that a claim names: cloud (the provider of cloud_provider, if it has "
+        "profiles), webhook (that of webhook_url) or none; without one such claims are refused",
+    )
+    webhook_url: str = _setting(
+        "",
+        _text,
+        "where the webhook provider answers, in DraNet's protocol: http://HOST:PORT, https://HOST:PORT or "
+        "unix:///PATH",
+    )
+    webhook_ca: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "PEM file with the authorities of the webhook provider's certificate; empty: those of the system. "
+        "Read again when it changes, like the next two",
+    )
+    webhook_client_cert: Path | None = _setting(
+        None, _absolute_path_or_none, "PEM file with the certificate that the webhook provider is shown"
+    )
+    webhook_client_key: Path | None = _setting(
+        None, _absolute_path_or_none, "PEM file with the key to webhook_client_cert, not encrypted"
+    )
+    webhook_timeout_seconds: float = _setting(
+        10.0,
+        Seconds(0.1, 20),
+        "how long the webhook provider may take for an answer, with all retries; the kubelet waits for it",
+    )
+    webhook_refresh_seconds: float = _setting(
+        300.0, Seconds(1), "how often the webhook provider is asked again about a device that has not changed"
+    )
     publish_gpus: PublishGpus = _setting(
         PublishGpus.AUTO,
         Choice(PublishGpus),
@@ -498,6 +536,7 @@ def load_settings(
     settings = _build(inputs)
     _check_socket_paths(settings)
     _check_port(settings)
+    _check_webhook(settings)
     return settings
 
 
@@ -596,4 +635,14 @@ def _check_port(settings: Settings) -> None:
             f"--metrics-authentication {way} {'with' if settings.metrics_client_ca else 'without'} "
             "--metrics-client-ca",
             hint="client-certificate needs the file, and nothing else reads it",
+        )
+
+
+def _check_webhook(settings: Settings) -> None:
+    if settings.profile_provider is ProfileProvider.WEBHOOK and not settings.webhook_url:
+        raise SettingsError("--profile-provider webhook without --webhook-url")
+    if (settings.webhook_client_cert is None) != (settings.webhook_client_key is None):
+        raise SettingsError(
+            "--webhook-client-cert and --webhook-client-key: one without the other",
+            hint="set both, as tls.crt and tls.key of one Secret, or neither",
         )

@@ -380,8 +380,9 @@ def _judge(configs: Sequence[_Config], namespace: str, has_profiles: bool) -> tu
 
 
 def _merge(configs: Sequence[_Config]) -> dict[str, object]:
-    provided = _merge_plain(config for config in configs if config.source is None)
-    return merge(provided, _merge_plain(c for c in configs if c.source is not None), add_lists=True)
+    layers = [config.parameters for config in configs if config.source is None]
+    own = _merge_plain(config for config in configs if config.source is not None)
+    return reduce(merge_provided, [*layers, own], {})
 
 
 def _merge_plain(configs: Iterable[_Config]) -> dict[str, object]:
@@ -463,6 +464,11 @@ def _identify(entry: object, field: PartField) -> object:
     except ValidationError:
         return object()  # reported for the config that it is in
     return item.identity if isinstance(item, Part) else item
+
+
+def merge_provided(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """As :func:`merge`, for the config of a provider and one above it."""
+    return merge(base, over, add_lists=True)
 
 
 _MAX_NAMED = 5

@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
@@ -62,10 +63,14 @@ from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, ProfileProvider, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
+from dranet.store.journal import Journal
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
+
+if TYPE_CHECKING:
+    from dranet.driver.profiles import Profiles
 
 HEALTH_ECHO_SECONDS = 1.0
 """The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
@@ -322,7 +327,9 @@ class Services:
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
-            state=ClaimState(self.store, self.attachments, self.leases, self._container_files, work),
+            state=ClaimState(
+                self.store, self.attachments, self.leases, self._container_files, work, self._profiles
+            ),
             announcer=self._announcer,
             metrics=self._metrics,
             listeners=PrepareListeners(self._look_again, self._note_held),
@@ -337,6 +344,15 @@ class Services:
     def leases(self) -> Leases:
         on_links = self._metadata.links_changed
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
+
+    @cached_property
+    def _profiles(self) -> Profiles | None:
+        if self.settings.profile_provider is not ProfileProvider.WEBHOOK:
+            return None
+        from dranet.driver.profiles import Profiles
+        from dranet.providers.webhook import open_client
+
+        return Profiles(open_client(self.settings), Journal(self.settings.state_dir))
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:

@@ -7,13 +7,14 @@ anything. Slow look-ups belong here (:class:`NodeReader`), not in the hook.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.claims.config import choose_pod, decode_configs, select_results
+from dranet.claims.config import ProvidedConfig, SelectedResult, choose_pod, decode_configs, select_results
 from dranet.claims.plan.device import check_pod, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
@@ -47,6 +48,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
+from dranet.model.provider import ProfileWish, identify
 from dranet.store.claim_store import ClaimStore
 
 
@@ -156,6 +158,17 @@ def _check_parent(rtnl: NetlinkSocket, link: Link) -> None:
         )
 
 
+class ConfigProviders(Struct, frozen=True):
+    """What is known of programs outside the driver that configure devices."""
+
+    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for the device; raises ProviderError where that is not known yet."""
+    has_profiles: bool = False
+
+
+NO_PROVIDERS = ConfigProviders()
+NO_PROFILES: Mapping[str, ProvidedConfig] = {}
+
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
 
 
@@ -171,8 +184,7 @@ class DecodedDevice(Struct, frozen=True):
     @property
     def key(self) -> str:
         """Distinguishes the devices of a claim: it may hold several shares of one."""
-        share = self.result.share_id
-        return f"{self.device.name}/{share}" if share else self.device.name
+        return _key(self.result)
 
     @property
     def moves(self) -> bool:
@@ -197,6 +209,8 @@ class DecodedClaim(Struct, frozen=True):
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
+    profiles: tuple[ProfileWish, ...] = ()
+    """Those to ask for; their configs may change everything else."""
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
 
@@ -213,6 +227,7 @@ class Planner:
         device_id: Callable[[str, str], str],
         node: NodeReader,
         vendor_device: Callable[[Device], str] | None = None,
+        providers: ConfigProviders = NO_PROVIDERS,
     ) -> None:
         """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
         the vendor's CDI device of a GPU, or empty."""
@@ -223,13 +238,20 @@ class Planner:
         self._device_id = device_id
         self._node = node
         self._vendor_device = vendor_device
+        self._providers = providers
 
-    def decode(self, claim: Claim) -> DecodedClaim:
+    def decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] = NO_PROFILES) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
-        every bad field at once, and DeviceError for a device that is gone, busy or not offered."""
+        every bad field at once, DeviceError for a device that is gone, busy or not offered, and ProviderError
+        for one whose config is not known yet. ``profiles``: what a provider has given for those of an earlier
+        answer, by ``key``."""
         selections = select_results(claim, self._driver_name)
         offered = [self._get_offered(selection.result.device) for selection in selections]
-        configs = decode_configs([(s, device.kind) for s, device in zip(selections, offered, strict=True)])
+        pairs = list(zip(selections, offered, strict=True))
+        configs = decode_configs(
+            [(self._add_provided(selection, device, profiles), device.kind) for selection, device in pairs],
+            has_profiles=self._providers.has_profiles,
+        )
         devices = tuple(
             DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
             for selection, device, config in zip(selections, offered, configs, strict=True)
@@ -238,8 +260,9 @@ class Planner:
         _check_shares(devices)
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
-        dhcp = tuple(self._lease_requests(claim.ref, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, others)
+        wishes = () if profiles else tuple(_profile_wishes(devices))
+        dhcp = () if wishes else tuple(self._lease_requests(claim.ref, devices))
+        return DecodedClaim(claim.ref, pod, devices, dhcp, wishes, others)
 
     def plan(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
         """Plan every device of the claim that is ours; whether they are free is looked at again. ``leases``
@@ -257,6 +280,12 @@ class Planner:
         others = [(f"claim {c.claim} (pod {c.pod})", c.plans) for c in self._get_others(decoded.claim)]
         check_parents(record.plans, ((name, plan) for name, plans in others for plan in plans))
         return record
+
+    def _add_provided(
+        self, selection: SelectedResult, device: Device, profiles: Mapping[str, ProvidedConfig]
+    ) -> SelectedResult:
+        layers = (profiles.get(_key(selection.result)), self._providers.find_config(device))
+        return replace(selection, provided=tuple(layer for layer in layers if layer is not None))
 
     def _find_vendor_device(self, device: Device) -> str:
         """A GPU is given by its device nodes, by us or by its vendor's spec. With neither (DeviceError) a
@@ -454,6 +483,24 @@ def _not_shareable(device: Device) -> ClaimError:
         hint="the operator's --shared-devices must not name it",
         reason=Reason.UNSUPPORTED_CLAIM,
     )
+
+
+def _key(result: AllocationResult) -> str:
+    return f"{result.device}/{result.share_id}" if result.share_id else result.device
+
+
+def _profile_wishes(devices: Sequence[DecodedDevice]) -> Iterator[ProfileWish]:
+    """A provider knows the name of the device and the claim, but no shares."""
+    asking = [decoded for decoded in devices if decoded.moves and decoded.config.profile]
+    shared = [name for name, count in Counter(own.device.name for own in asking).items() if count > 1]
+    if shared:
+        raise ClaimError(
+            f"device {', '.join(shared)}: profile: must be set for one share of the device in a claim",
+            hint="use a claim for each share",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+    for own in asking:
+        yield ProfileWish(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
 
 
 def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:

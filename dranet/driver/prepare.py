@@ -1,13 +1,13 @@
 """Prepare and Unprepare, and a claim's reassignment to its next pod.
 
-Prepare: fetch -> decode -> lease -> read link state -> plan -> store -> CDI -> answer. Slow work belongs
-here, so that the runtime's hook only replays a plan. DHCP servers are asked before the node's devices are
-locked, and an unused lease is released. The record is committed before the kubelet hears "prepared". A
-claim's error goes into that claim's answer and never fails the batch.
+Prepare: fetch -> decode -> profiles -> lease -> read link state -> plan -> store -> CDI -> answer. Slow work
+belongs here, so that the runtime's hook only replays a plan. Providers and DHCP servers are asked before the
+node's devices are locked, and what is not used is released. The record is committed before the kubelet hears
+"prepared". A claim's error goes into that claim's answer and never fails the batch.
 
-Unprepare goes in reverse: devices -> leases -> files -> record. Each step may be repeated: the kubelet calls
-again until it hears of no error. If two instances are asked to prepare one claim, the second waits for the
-first, finds its record, and gives the same answer."""
+Unprepare goes in reverse: devices -> leases, profiles -> files -> record. Each step may be repeated: the
+kubelet calls again until it hears of no error. If two instances are asked to prepare one claim, the second
+waits for the first, finds its record, and gives the same answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
 
 if TYPE_CHECKING:
+    from dranet.claims.config import ProvidedConfig
     from dranet.driver.planner import DecodedClaim, Planner
+    from dranet.driver.profiles import Profiles
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class ClaimState(Struct, frozen=True):
     files: ContainerFiles
     work: WorkLocks
     """By claim; and by device: two claims for one NIC would get one lease, and the loser would release it."""
+    profiles: Profiles | None = None
+    """``None``: no provider can be asked for one."""
 
 
 class PrepareSources(Struct, frozen=True):
@@ -74,6 +78,8 @@ class PrepareSources(Struct, frozen=True):
     """The vendor's CDI device of a GPU, or empty; ``None`` where GPUs are given by their device nodes."""
     refresh_gpu_owners: Callable[[], Awaitable[None]] | None = None
     """Look again which driver serves GPUs; never fails."""
+    find_provided: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for a device; raises ProviderError where that is not known yet."""
 
 
 class PrepareListeners(Struct, frozen=True):
@@ -106,6 +112,7 @@ class Preparer:
         self._leases = state.leases
         self._files = state.files
         self._work = state.work
+        self._profiles = state.profiles
         self._announcer = announcer
         self._metrics = metrics
         self._shown = metrics.prepare
@@ -142,7 +149,8 @@ class Preparer:
                     with self._shown.phase(PreparePhase.FETCH):
                         claim = await self._sources.fetch(ref)
                     reached(Failpoint.PREPARE_CLAIM_FETCHED)
-                    record = await self._prepare_anew(claim)
+                    async with self._releasing_unused(ref.uid):
+                        record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
                     names = ",".join(device.device.name for device in record.devices)
                     about = {"claim": ref, "pod": record.pod, "devices": names} | _describe_gpus(record)
@@ -183,8 +191,7 @@ class Preparer:
             refresh = self._sources.refresh_gpu_owners
             if refresh is not None and any(map(may_be_gpu, self._devices_of(claim))):
                 await refresh()
-            with self._shown.phase(PreparePhase.DECODE):
-                decoded = await asyncio.to_thread(self._decode, claim)
+            decoded = await self._decode_with_profiles(claim)
             leases: Mapping[str, DhcpLease] = {}
             if decoded.dhcp:
                 self._check_runtime()
@@ -202,8 +209,28 @@ class Preparer:
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
 
-    def _decode(self, claim: Claim) -> DecodedClaim:
-        return self._planner.decode(claim)
+    async def _decode_with_profiles(self, claim: Claim) -> DecodedClaim:
+        with self._shown.phase(PreparePhase.DECODE):
+            decoded = await asyncio.to_thread(self._decode, claim)
+        if self._profiles is None or not decoded.profiles:
+            return decoded
+        self._check_runtime()
+        with self._shown.phase(PreparePhase.PROFILE):
+            given = await self._profiles.get(claim.ref, decoded.profiles)
+        with self._shown.phase(PreparePhase.DECODE):
+            return await asyncio.to_thread(self._decode, claim, given)
+
+    def _decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] | None = None) -> DecodedClaim:
+        return self._planner.decode(claim, profiles or {})
+
+    @contextlib.asynccontextmanager
+    async def _releasing_unused(self, claim_uid: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._profiles is not None and self._store.get(claim_uid) is None:
+                await self._profiles.release_unused(claim_uid, error)
+            raise
 
     # --- Unprepare ---
 
@@ -242,6 +269,8 @@ class Preparer:
         record = self._store.get(claim_uid)
         release = partial(self._attachments.release_claim, claim_uid, return_seconds=RETURN_WAIT_SECONDS)
         report = await asyncio.to_thread(release)
+        if self._profiles is not None:
+            await self._profiles.release(claim_uid)
         if record is None or not any(iter_leases([record])):
             return await _run_cancellable(partial(self._release_and_forget, claim_uid)) or report
         if report is not None:
@@ -308,7 +337,7 @@ class Preparer:
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
                 return None
             await asyncio.to_thread(self._attachments.release_claim, claim.ref.uid)  # links are up again
-            decoded = await asyncio.to_thread(self._decode, claim)
+            decoded = await self._decode_with_profiles(claim)
             _check_same_devices(decoded, record)
             decoded = _with_answered_gpus(decoded, record)
             kept = _leases_of(decoded, record)
@@ -360,7 +389,7 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import NodeReader, Planner
+        from dranet.driver.planner import ConfigProviders, NodeReader, Planner
 
         return Planner(
             self._driver_name,
@@ -370,6 +399,7 @@ class Preparer:
             self._files.device_id,
             NodeReader(self._sources.sysfs_root, self._sources.procfs_root),
             self._sources.find_vendor_device,
+            ConfigProviders(self._sources.find_provided, has_profiles=self._profiles is not None),
         )
 
     def _check_runtime(self) -> None:

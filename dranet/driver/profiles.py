@@ -9,34 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from dranet.claims.config import ProvidedConfig, merge_provided
 from dranet.errors import DranetError, ProviderError, StoreError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
-from dranet.model.provider import DeviceIdentity
+from dranet.model.provider import ProfileWish
 from dranet.providers.webhook import describe_profile
 from dranet.store.journal import Journal, JournalEntry
 
 log = logging.getLogger(__name__)
 
-KIND = "profile"
-
-
-class ProfileWish(NamedTuple):
-    """One device of a claim asks for a profile."""
-
-    key: str
-    """Which device of the claim: a key of what :meth:`Profiles.get` returns."""
-    device: DeviceIdentity
-    config: Mapping[str, Any]
-    """What the claim, its class and the provider of configs want, ``profile`` included."""
-
-    @property
-    def profile(self) -> str:
-        return str(self.config["profile"])
+KIND: Final = "profile"
 
 
 class ProfileProvider(Protocol):
@@ -94,6 +80,12 @@ class Profiles:
         for key, entries in (await self._read(claim.uid)).items():
             if key not in asked or not all(_is_same(entry, asked[key]) for entry in entries):
                 await self._release_one(claim.uid, entries)
+
+    async def release_unused(self, claim_uid: str, error: Exception) -> None:
+        """Release what a claim got that is not prepared after all. A provider that has failed is not asked
+        once more, for the kubelet waits: the next Prepare asks it, or reconcile. Raises nothing."""
+        if not isinstance(error, ProviderError):
+            await self.release(claim_uid)
 
     async def release(self, claim_uid: str) -> bool:
         """Release what the claim has. Returns whether nothing is left; what is stays in the journal. Raises

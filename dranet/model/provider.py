@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from dranet.model.device import AttributeValue
+from dranet.model.attributes import MAC
+from dranet.model.device import AttributeValue, Device
 
 
 class DeviceIdentity(Struct, frozen=True):
@@ -17,6 +18,25 @@ class DeviceIdentity(Struct, frozen=True):
     ifname: str = ""
     mac: str = ""
     pci_address: str = ""
+
+
+def identify(device: Device) -> DeviceIdentity:
+    mac = device.attributes.get(MAC.qualified, "")
+    return DeviceIdentity(device.name, device.ifname, str(mac), device.pci_address)
+
+
+class ProfileWish(Struct, frozen=True):
+    """One device of a claim asks for a profile."""
+
+    key: str
+    """Which device, or share of one, of the claim."""
+    device: DeviceIdentity
+    config: Mapping[str, Any]
+    """What the claim, its class and the provider of configs want, ``profile`` included."""
+
+    @property
+    def profile(self) -> str:
+        return str(self.config["profile"])
 
 
 class Provided(Struct, frozen=True):

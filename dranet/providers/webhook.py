@@ -25,6 +25,7 @@ import dranet
 from dranet.errors import ProtocolError, ProviderError, Reason, SettingsError
 from dranet.http1 import (
     MAX_HEAD_BYTES,
+    Pem,
     ResponseHead,
     Tls,
     check_resolvable,
@@ -33,6 +34,7 @@ from dranet.http1 import (
     read_head,
 )
 from dranet.model.provider import DeviceIdentity
+from dranet.settings import Settings
 
 MAX_BODY_BYTES = 1 << 20
 """Limit of one answer; the attributes and the config of one device are some hundred bytes."""
@@ -107,6 +109,12 @@ def parse_url(url: str, tls: Tls) -> WebhookAccess:
 
 def _refuse(url: str, rule: str, hint: str = "") -> SettingsError:
     return SettingsError(f"--webhook-url {url!r}: {rule}", hint=hint)
+
+
+def open_client(settings: Settings) -> WebhookClient:
+    """Raises SettingsError as :func:`parse_url`."""
+    tls = Tls(Pem(settings.webhook_ca), Pem(settings.webhook_client_cert), Pem(settings.webhook_client_key))
+    return WebhookClient(parse_url(settings.webhook_url, tls), settings.webhook_timeout_seconds)
 
 
 class WebhookCapabilities(Struct, frozen=True):

@@ -197,6 +197,7 @@ class PreparePhase(StrEnum):
     """For other work on the same claim or device."""
     FETCH = "fetch"
     DECODE = "decode"
+    PROFILE = "profile"
     LEASE = "lease"
     PLAN = "plan"
     STORE = "store"
