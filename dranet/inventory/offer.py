@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from dranet.errors import DranetError
 from dranet.inventory.build import PAIR_KINDS, bare_device, build_devices, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, DeviceFilter, Policy, RuleResult
+from dranet.inventory.provided import add_provided
 from dranet.inventory.topology import LinkDependencies, carrier, find_link_dependencies
 from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
@@ -500,5 +501,5 @@ def take_inventory(
 ) -> tuple[Decision, ...]:
     """One decision for each device of the node, in order of preference. ``held`` are the devices that pods
     have now, by name, as recorded when they were prepared."""
-    devices = build_devices(facts, held, policy)
+    devices = add_provided(build_devices(facts, held, policy), facts, held)
     return decide(devices, facts, policy, held.keys(), served)
