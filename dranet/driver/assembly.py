@@ -28,6 +28,7 @@ from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, Hea
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
+from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
@@ -83,7 +84,7 @@ class Services:
         reader: FactsReader,
         metrics: Metrics,
     ) -> None:
-        """Raises SettingsError where certificate, key or CA of the port cannot be used."""
+        """Raises SettingsError where certificate, key or CA of the port, or the ipam_file, cannot be used."""
         self.settings = settings
         self._client = client
         self._policy = policy
@@ -101,6 +102,7 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
+        self._find_ipam = open_ipam_file(settings)
         for name, value in vars(type(self)).items():
             if isinstance(value, cached_property):
                 getattr(self, name)
@@ -308,8 +310,11 @@ class Services:
         )
 
     @cached_property
+    def _work(self) -> WorkLocks:
+        return WorkLocks(self.store.folder)
+
+    @cached_property
     def _preparer(self) -> Preparer:
-        work = WorkLocks(self.store.folder)
         return Preparer(
             driver_name=self.settings.driver_name,
             boot_id=self._boot_id,
@@ -320,9 +325,12 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
+                find_ipam=self._find_ipam,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
-            state=ClaimState(self.store, self.attachments, self.leases, self._container_files, work),
+            state=ClaimState(
+                self.store, self.attachments, self.leases, self._container_files, self._work, self._ipam
+            ),
             announcer=self._announcer,
             metrics=self._metrics,
             listeners=PrepareListeners(self._look_again, self._note_held),
@@ -337,6 +345,16 @@ class Services:
     def leases(self) -> Leases:
         on_links = self._metadata.links_changed
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
+
+    @cached_property
+    def _ipam(self) -> Ipam:
+        return Ipam(
+            self.store,
+            self._boot_id,
+            self._announcer,
+            self._metrics,
+            IpamClient(self.settings.cni_bin_dirs),
+        )
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:
@@ -427,6 +445,7 @@ class Services:
             Reconcilers(pods, self.files, owners),
             self._actions,
             self._preparer.finish,
+            partial(self._ipam.look, self._work),
             self.settings.reconcile_seconds,
         )
 
