@@ -65,10 +65,9 @@ class _File(Struct):
 class Observer(Protocol):
     """Shows how the provider does (``telemetry.WebhookMetrics``)."""
 
-    def is_up(self, up: bool) -> None: ...
+    def is_up(self, url: str, up: bool) -> None: ...
 
-    def answered(self, oldest: float) -> None:
-        """Unix time of the oldest answer about a device that is offered."""
+    def oldest_answer(self, url: str, unix_time: float) -> None: ...
 
 
 class WebhookDevices:
@@ -160,7 +159,7 @@ class WebhookDevices:
         if self.problem:
             log.info("the webhook provider %s answers again", self._client.url)
         self.problem, self._retry_seconds = "", FIRST_RETRY_SECONDS
-        self._observer.is_up(True)
+        self._observer.is_up(self._client.url, True)
         before, turn = dict(self._answers), asyncio.Semaphore(PARALLEL)
         await asyncio.gather(*(self._ask(device, turn) for device in devices))
         await self._note_answers(before)
@@ -179,7 +178,7 @@ class WebhookDevices:
         if str(error) != self.problem:
             log.warning("%s; its last answers stay", error)
         self.problem = str(error)
-        self._observer.is_up(False)
+        self._observer.is_up(self._client.url, False)
         pause = self._retry_seconds
         self._retry_seconds = min(2 * pause, HEALTH_SECONDS)
         return random.SystemRandom().uniform(pause / 2, pause)
@@ -229,7 +228,7 @@ class WebhookDevices:
 
     async def _note_answers(self, before: Mapping[str, Answer]) -> None:
         times = [answer.answered_at for answer in self._answers.values()]
-        self._observer.answered(min(times, default=time.time()))
+        self._observer.oldest_answer(self._client.url, min(times, default=time.time()))
         facts = self._build_facts()
         if facts != self.facts:
             self.facts = facts

@@ -51,11 +51,13 @@ class Node:
     def _note(self) -> None:
         self.changes += 1
 
-    def is_up(self, up: bool) -> None:
+    def is_up(self, url: str, up: bool) -> None:
+        assert url.startswith("http://")
         self.up.append(up)
 
-    def answered(self, oldest: float) -> None:
-        self.oldest = oldest
+    def oldest_answer(self, url: str, unix_time: float) -> None:
+        assert url.startswith("http://")
+        self.oldest = unix_time
 
     def offer(self, *devices: Device) -> None:
         self.offered = list(devices)
