@@ -22,6 +22,7 @@ from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
+from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
 from dranet.driver.features import judge_all
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
@@ -153,7 +154,24 @@ class Services:
 
     @cached_property
     def inventory(self) -> Inventory:
-        return Inventory(self._reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+        return Inventory(
+            self._reader,
+            self._policy.get,
+            self.store,
+            self._metrics,
+            self._gpus.judge,
+            lambda: self.cloud.facts if self._reader.is_live else (),  # a capture has its own
+        )
+
+    @cached_property
+    def cloud(self) -> CloudWatch:
+        settings = self.settings
+        return CloudWatch(
+            CloudRules(settings.cloud_provider, settings.node_label_attributes, settings.sysfs_root),
+            CloudMemory(settings.state_dir / "cloud.json", self._boot_id),
+            self._metrics.cloud,
+            on_change=self._look_again,
+        )
 
     @cached_property
     def publish(self) -> PublishLoop:
@@ -220,6 +238,7 @@ class Services:
             partial(fetch_node, self._client, self.settings.node_name),
             PodResources(self.settings.pod_resources_socket).read_givers,
             lambda: self._gpus,
+            on_node=self.cloud.note_node,
         )
 
     @cached_property
@@ -554,7 +573,7 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates]
+        return [*judge_all(self.settings, *peers, served), *certificates, *self.cloud.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 
