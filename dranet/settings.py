@@ -70,6 +70,18 @@ class DeviceMetrics(StrEnum):
     PODS = "pods"
 
 
+class CloudProvider(StrEnum):
+    AUTO = "auto"
+    OFF = "off"
+    GCE = "gce"
+    AWS = "aws"
+    AZURE = "azure"
+    OKE = "oke"
+    ALIBABA = "alibaba"
+    COREWEAVE = "coreweave"
+    WEBHOOK = "webhook"
+
+
 class ProfileProvider(StrEnum):
     CLOUD = "cloud"
     WEBHOOK = "webhook"
@@ -191,6 +203,26 @@ class Choice(Struct, frozen=True):
         if not isinstance(text, str) or text not in list(self.choices):
             raise ValueError(f"must be one of {', '.join(self.choices)}")
         return self.choices(text)
+
+
+def _cloud_provider(value: object) -> CloudProvider:
+    """DraNet's spellings also: upper case, NONE, and nothing for auto."""
+    text = value.lower() if isinstance(value, str) else value
+    return CloudProvider(Choice(CloudProvider)({"none": "off", "": "auto"}.get(str(text), text)))
+
+
+_LABEL_RULE = re.compile(
+    r"(?P<label>([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)"
+    r"=(?P<attribute>([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31})"
+)
+
+
+def _label_rules(value: object) -> tuple[tuple[str, str], ...]:
+    rules = [_LABEL_RULE.fullmatch(word) for word in _words(value)]
+    if not all(rules):
+        raise ValueError("must be LABEL=ATTRIBUTE with commas between, e.g. topology.kubernetes.io/zone=zone")
+    pairs = ((rule["label"], rule["attribute"]) for rule in rules if rule)
+    return tuple((label, name if "/" in name else f"dra.net/{name}") for label, name in pairs)
 
 
 _SETTINGS: list[tuple[Accept, str]] = []
@@ -358,6 +390,20 @@ class Settings(Struct, frozen=True):
         _link_kinds,
         "kinds of software links to offer although they usually belong to the node, e.g. veth,vxlan; never "
         "the uplink, nor what is tied to it",
+    )
+    cloud_provider: CloudProvider = _setting(
+        CloudProvider.AUTO,
+        _cloud_provider,
+        "the cloud whose facts about the machine and its place are attributes of devices: auto (the one that "
+        "the Node object or DMI names; elsewhere nothing is asked), off, gce, aws, azure, oke, alibaba, "
+        "coreweave or webhook (the provider of webhook_url, which also configures devices)",
+    )
+    node_label_attributes: tuple[tuple[str, str], ...] = _setting(
+        (),
+        _label_rules,
+        "labels of the Node whose values all its devices have as attributes: LABEL=ATTRIBUTE with commas "
+        "between, e.g. topology.kubernetes.io/zone=zone,example.com/rack=example.com/rack; a name without a "
+        "domain is one of dra.net",
     )
     profile_provider: ProfileProvider = _setting(
         ProfileProvider.CLOUD,
@@ -639,8 +685,18 @@ def _check_port(settings: Settings) -> None:
 
 
 def _check_webhook(settings: Settings) -> None:
-    if settings.profile_provider is ProfileProvider.WEBHOOK and not settings.webhook_url:
-        raise SettingsError("--profile-provider webhook without --webhook-url")
+    users = {
+        "--cloud-provider": settings.cloud_provider is CloudProvider.WEBHOOK,
+        "--profile-provider": settings.profile_provider is ProfileProvider.WEBHOOK,
+    }
+    asking = [flag for flag, is_webhook in users.items() if is_webhook]
+    if asking and not settings.webhook_url:
+        raise SettingsError(f"{asking[0]} webhook without --webhook-url")
+    if settings.webhook_url and not asking:
+        raise SettingsError(
+            "--webhook-url, and nothing is asked of it",
+            hint=f"set {' or '.join(users)} to webhook",
+        )
     if (settings.webhook_client_cert is None) != (settings.webhook_client_key is None):
         raise SettingsError(
             "--webhook-client-cert and --webhook-client-key: one without the other",

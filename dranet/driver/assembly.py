@@ -13,7 +13,6 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
@@ -22,6 +21,7 @@ from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
+from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
 from dranet.driver.features import judge_all
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
@@ -39,6 +39,7 @@ from dranet.driver.probes.http import Access, TokenReviews
 from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
+from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile import (
     ActionLog,
@@ -64,14 +65,10 @@ from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, ProfileProvider, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
-
-if TYPE_CHECKING:
-    from dranet.driver.profiles import Profiles
-    from dranet.providers.webhook import WebhookClient
 
 HEALTH_ECHO_SECONDS = 1.0
 """The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
@@ -155,7 +152,35 @@ class Services:
 
     @cached_property
     def inventory(self) -> Inventory:
-        return Inventory(self._reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+        return Inventory(
+            self._reader,
+            self._policy.get,
+            self.store,
+            self._metrics,
+            self._gpus.judge,
+            lambda: self.providers.facts if self._reader.is_live else (),  # a capture has its own
+        )
+
+    @cached_property
+    def cloud(self) -> CloudWatch:
+        settings = self.settings
+        return CloudWatch(
+            CloudRules(settings.cloud_provider, settings.node_label_attributes, settings.sysfs_root),
+            CloudMemory(settings.state_dir / "cloud.json", self._boot_id),
+            self._metrics.cloud,
+            on_change=self._look_again,
+        )
+
+    @cached_property
+    def providers(self) -> Providers:
+        return Providers(
+            self.settings,
+            self.cloud,
+            self.store,
+            self._metrics,
+            lambda: self.inventory.view.offered.values(),
+            on_change=self._look_again,
+        )
 
     @cached_property
     def publish(self) -> PublishLoop:
@@ -213,6 +238,7 @@ class Services:
         facts = self.inventory.view.facts
         self.reconcile.scanned(facts.links)
         self.alignment.scanned(facts.gpus)
+        self.providers.scanned()
 
     # --- GPUs: which driver serves them, which pods have them, how they are aligned ---
 
@@ -222,6 +248,7 @@ class Services:
             partial(fetch_node, self._client, self.settings.node_name),
             PodResources(self.settings.pod_resources_socket).read_givers,
             lambda: self._gpus,
+            on_node=self.cloud.note_node,
         )
 
     @cached_property
@@ -331,6 +358,7 @@ class Services:
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 find_ipam=self._find_ipam,
+                find_provided=self.providers.find_config,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
             state=ClaimState(
@@ -340,7 +368,7 @@ class Services:
                 self._container_files,
                 self._work,
                 self._ipam,
-                self._profiles,
+                self.providers.profiles,
             ),
             announcer=self._announcer,
             metrics=self._metrics,
@@ -356,23 +384,6 @@ class Services:
     def leases(self) -> Leases:
         on_links = self._metadata.links_changed
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
-
-    @cached_property
-    def _profiles(self) -> Profiles | None:
-        if self._webhook is None or self.settings.profile_provider is not ProfileProvider.WEBHOOK:
-            return None
-        from dranet.driver.profiles import Profiles
-
-        return Profiles(self._webhook, self.store, self._metrics)
-
-    @cached_property
-    def _webhook(self) -> WebhookClient | None:
-        """One client for all that the provider is asked."""
-        if not self.settings.webhook_url:
-            return None
-        from dranet.providers.webhook import open_client
-
-        return open_client(self.settings, self._metrics.webhook.asked)
 
     @cached_property
     def _ipam(self) -> Ipam:
@@ -482,8 +493,7 @@ class Services:
         try:
             await self._ipam.look(self._work)
         finally:
-            if self._profiles is not None:
-                await self._profiles.look(self._work)
+            await self.providers.look(self._work)
 
     # --- instances: which of them leads, and how one leaves ---
 
@@ -593,7 +603,7 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates]
+        return [*judge_all(self.settings, *peers, served), *certificates, *self.providers.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.claims.config import ProvidedConfig, SelectedResult, choose_pod, decode_configs, select_results
+from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
 from dranet.claims.plan.device import check_pod, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
@@ -49,7 +49,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
-from dranet.model.provider import ProfileWish, identify
+from dranet.model.provider import ProfileWish, ProvidedConfig, identify
 from dranet.store.claim_store import ClaimStore
 
 

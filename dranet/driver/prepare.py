@@ -42,9 +42,9 @@ from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
 
 if TYPE_CHECKING:
-    from dranet.claims.config import ProvidedConfig
     from dranet.driver.planner import DecodedClaim, Planner
     from dranet.driver.profiles import Profiles
+    from dranet.model.provider import ProvidedConfig
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dranet.claims.config import ProvidedConfig, merge_provided
+from dranet.claims.config import merge_provided
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.errors import DranetError, ProviderError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
-from dranet.model.provider import ProfileWish
+from dranet.model.provider import ProfileWish, ProvidedConfig
 from dranet.providers.webhook import describe_profile
 from dranet.store.claim_store import ClaimStore
 from dranet.store.journal import Journal, JournalEntry

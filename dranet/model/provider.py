@@ -49,6 +49,15 @@ class ProfileWish(Struct, frozen=True):
         return str(self.config["profile"])
 
 
+class ProvidedConfig(Struct, frozen=True):
+    """What a provider wants for a device, or gives for a profile; as an administrator's word, no policy
+    limits it."""
+
+    owner: str
+    """As messages call it: ``profile rail (from the webhook provider http://127.0.0.1:8080)``."""
+    parameters: Mapping[str, object]
+
+
 class Provided(Struct, frozen=True):
     """What a provider says about a device."""
 

@@ -254,6 +254,22 @@ class ClaimCall:
         self.outcome = Outcome.SUCCESS
 
 
+class CloudMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.PEERS)
+        provider = {"provider": "`gce`, `aws`, `azure`, `oke`, `alibaba` or `coreweave`"}
+        self.requests = r.counter(
+            "dranet_cloud_requests_total",
+            "Times that the cloud was asked about this machine",
+            {**provider, **_ENDED},
+        )
+        self.answered = r.gauge(
+            "dranet_cloud_answered_timestamp_seconds",
+            "Unix time of the cloud's last answer; the attributes are those of that answer",
+            provider,
+        )
+
+
 class AttachMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -515,6 +531,7 @@ class Metrics:
         self.dhcp = DhcpMetrics(r)
         self.webhook = WebhookMetrics(r)
         self.ipam = IpamMetrics(r)
+        self.cloud = CloudMetrics(r)
         self.slices = SliceMetrics(r)
         self.health = HealthMetrics(r)
         self.inventory = InventoryMetrics(r)
