@@ -30,6 +30,7 @@ from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, Hea
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
+from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
@@ -66,12 +67,12 @@ from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
 from dranet.settings import DeviceMetrics, ProfileProvider, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
-from dranet.store.journal import Journal
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
 if TYPE_CHECKING:
     from dranet.driver.profiles import Profiles
+    from dranet.providers.webhook import WebhookClient
 
 HEALTH_ECHO_SECONDS = 1.0
 """The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
@@ -89,7 +90,7 @@ class Services:
         reader: FactsReader,
         metrics: Metrics,
     ) -> None:
-        """Raises SettingsError where certificate, key or CA of the port cannot be used."""
+        """Raises SettingsError where certificate, key or CA of the port, or the ipam_file, cannot be used."""
         self.settings = settings
         self._client = client
         self._policy = policy
@@ -107,6 +108,7 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
+        self._find_ipam = open_ipam_file(settings)
         for name, value in vars(type(self)).items():
             if isinstance(value, cached_property):
                 getattr(self, name)
@@ -332,8 +334,11 @@ class Services:
         )
 
     @cached_property
+    def _work(self) -> WorkLocks:
+        return WorkLocks(self.store.folder)
+
+    @cached_property
     def _preparer(self) -> Preparer:
-        work = WorkLocks(self.store.folder)
         return Preparer(
             driver_name=self.settings.driver_name,
             boot_id=self._boot_id,
@@ -344,10 +349,17 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
+                find_ipam=self._find_ipam,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
             state=ClaimState(
-                self.store, self.attachments, self.leases, self._container_files, work, self._profiles
+                self.store,
+                self.attachments,
+                self.leases,
+                self._container_files,
+                self._work,
+                self._ipam,
+                self._profiles,
             ),
             announcer=self._announcer,
             metrics=self._metrics,
@@ -366,12 +378,30 @@ class Services:
 
     @cached_property
     def _profiles(self) -> Profiles | None:
-        if self.settings.profile_provider is not ProfileProvider.WEBHOOK:
+        if self._webhook is None or self.settings.profile_provider is not ProfileProvider.WEBHOOK:
             return None
         from dranet.driver.profiles import Profiles
+
+        return Profiles(self._webhook, self.store, self._metrics)
+
+    @cached_property
+    def _webhook(self) -> WebhookClient | None:
+        """One client for all that the provider is asked."""
+        if not self.settings.webhook_url:
+            return None
         from dranet.providers.webhook import open_client
 
-        return Profiles(open_client(self.settings), Journal(self.settings.state_dir))
+        return open_client(self.settings, self._metrics.webhook.asked)
+
+    @cached_property
+    def _ipam(self) -> Ipam:
+        return Ipam(
+            self.store,
+            self._boot_id,
+            self._announcer,
+            self._metrics,
+            IpamClient(self.settings.cni_bin_dirs),
+        )
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:
@@ -462,8 +492,17 @@ class Services:
             Reconcilers(pods, self.files, owners),
             self._actions,
             self._preparer.finish,
+            self._look_outside,
             self.settings.reconcile_seconds,
         )
+
+    async def _look_outside(self) -> None:
+        """At what was taken for claims outside of the node."""
+        try:
+            await self._ipam.look(self._work)
+        finally:
+            if self._profiles is not None:
+                await self._profiles.look(self._work)
 
     # --- instances: which of them leads, and how one leaves ---
 

@@ -1,8 +1,11 @@
-"""Profiles of claims: asked for at Prepare, given back after the devices are.
+"""Profiles of claims: asked for at Prepare, released after the claim.
 
-What is asked for is in the journal before the provider hears of it, and leaves it after the release, so a
-driver that is killed anywhere between releases it later. A provider that is away delays no Unprepare: the
-journal keeps what it has to take back, and reconcile repeats the release.
+The journal has a request before the provider hears of it, and until the provider has it back. While the
+claim has a record its profiles are in use; without one they are released: after a Prepare that failed, after
+an Unprepare, and in each reconcile. So a driver that is killed at any point leaves no profile behind, and
+none is released while a pod may have it.
+
+A provider that is away delays no Unprepare: its entry stays, and the release is repeated.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from dranet.claims.config import ProvidedConfig, merge_provided
-from dranet.errors import DranetError, ProviderError, StoreError
+from dranet.driver.instances.members import Work, WorkLocks
+from dranet.errors import DranetError, ProviderError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
 from dranet.model.provider import ProfileWish
 from dranet.providers.webhook import describe_profile
+from dranet.store.claim_store import ClaimStore
 from dranet.store.journal import Journal, JournalEntry
+from dranet.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -37,22 +43,26 @@ class ProfileProvider(Protocol):
 
 
 class Profiles:
-    """The caller holds the claim (``Work.CLAIM``)."""
+    """The callers of :meth:`get` and :meth:`give_back` hold the claim (``Work.CLAIM``)."""
 
-    def __init__(self, provider: ProfileProvider, journal: Journal) -> None:
+    def __init__(self, provider: ProfileProvider, store: ClaimStore, metrics: Metrics) -> None:
         self._provider = provider
-        self._journal = journal
+        self._store = store
+        self._journal = Journal(store.folder)
+        self._unreleased: set[str] = set()
+        """UIDs of claims."""
+        metrics.webhook.unreleased.set_function(lambda: len(self._unreleased))
 
     async def get(self, claim: ClaimRef, wishes: Sequence[ProfileWish]) -> dict[str, ProvidedConfig]:
-        """The config of each profile, by ``key``. What was asked for stays in the journal, also after an
-        error: a repeated Prepare asks for it again, and reconcile releases it if there is none.
+        """The config of each profile, by ``key``; all or none. What was asked for stays in the journal, also
+        after an error: a provider that has just failed is asked again by the next Prepare, or by reconcile.
 
         Raises:
             ProviderError: of the first that failed, with device and profile.
             StoreError: the disk does not take what has to be known after a kill.
         """
         asked = {wish.key: _enter(wish, claim) for wish in wishes}
-        await self._release_others(claim, asked)
+        await self._release_others(claim.uid, asked)
         await asyncio.to_thread(self._journal.add, claim, asked.values())
         reached(Failpoint.PREPARE_PROFILE_NOTED)
         answers = await asyncio.gather(*(self._get_one(wish, asked[wish.key]) for wish in wishes))
@@ -75,28 +85,27 @@ class Profiles:
         owner = f"profile {wish.profile} (from the webhook provider {self._provider.url})"
         return ProvidedConfig(owner, config)
 
-    async def _release_others(self, claim: ClaimRef, asked: Mapping[str, JournalEntry]) -> None:
-        """A claim that was allocated or written again has no use for what it had before."""
-        for key, entries in (await self._read(claim.uid)).items():
-            if key not in asked or not all(_is_same(entry, asked[key]) for entry in entries):
-                await self._release_one(claim.uid, entries)
+    async def _release_others(self, claim_uid: str, asked: Mapping[str, JournalEntry]) -> None:
+        """A claim that was allocated again, or whose class names another profile, has no use for the rest."""
+        for key, entries in (await self._read(claim_uid)).items():
+            if key not in asked or _identity(entries[-1]) != _identity(asked[key]):
+                await self._release(claim_uid, entries)
 
-    async def release_unused(self, claim_uid: str, error: Exception) -> None:
-        """Release what a claim got that is not prepared after all. A provider that has failed is not asked
-        once more, for the kubelet waits: the next Prepare asks it, or reconcile. Raises nothing."""
-        if not isinstance(error, ProviderError):
-            await self.release(claim_uid)
-
-    async def release(self, claim_uid: str) -> bool:
-        """Release what the claim has. Returns whether nothing is left; what is stays in the journal. Raises
-        nothing."""
+    async def give_back(self, claim_uid: str) -> None:
+        """Release the profiles of a claim without a record. Raises nothing: it is tried again later."""
+        if self._store.get(claim_uid) is not None or not self._journal.has(claim_uid):
+            self._unreleased.discard(claim_uid)
+            return
         try:
-            by_device = await self._read(claim_uid)
-            released = [await self._release_one(claim_uid, entries) for entries in by_device.values()]
-        except StoreError as error:
-            log.warning("profiles are not released: %s", error, extra={"context": {"claim": claim_uid}})
-            return False
-        return all(released)
+            for entries in (await self._read(claim_uid)).values():
+                await self._release(claim_uid, entries)
+        except DranetError as error:
+            if claim_uid not in self._unreleased:
+                context = {"claim": claim_uid, "reason": error.reason}
+                log.warning("profiles are not released yet: %s", error, extra={"context": context})
+            self._unreleased.add(claim_uid)
+        else:
+            self._unreleased.discard(claim_uid)
 
     async def _read(self, claim_uid: str) -> Mapping[str, Sequence[JournalEntry]]:
         """By device; the last entry of each knows most."""
@@ -107,17 +116,27 @@ class Profiles:
                 found.setdefault(entry.device, []).append(entry)
         return found
 
-    async def _release_one(self, claim_uid: str, entries: Sequence[JournalEntry]) -> bool:
-        context = {"claim": claim_uid, "device": entries[-1].device}
-        try:
-            await self._provider.release_profile(entries[-1].request)
-        except DranetError as error:
-            log.warning("a profile is not released yet: %s", error, extra={"context": context})
-            return False
-        reached(Failpoint.RELEASE_PROFILE_TAKEN_BACK)
+    async def _release(self, claim_uid: str, entries: Sequence[JournalEntry]) -> None:
+        await self._provider.release_profile(entries[-1].request)
+        reached(Failpoint.RELEASE_PROFILE_RETURNED)
         await asyncio.to_thread(self._journal.remove, claim_uid, entries)
-        log.info("profile released", extra={"context": context})
-        return True
+        log.info("profile released", extra={"context": {"claim": claim_uid, "device": entries[-1].device}})
+
+    async def look(self, work: WorkLocks) -> None:
+        """Reconcile: give back what no claim uses. Raises DranetError where the disk or another instance
+        keeps it from looking; the rest is looked at first."""
+        failure: DranetError | None = None
+        for claim_uid in await asyncio.to_thread(self._journal.list_claims):
+            if self._store.get(claim_uid) is not None or self._store.has_set_aside(claim_uid):
+                continue  # a claim whose record is damaged may be in its pod
+            try:
+                async with work.hold(Work.CLAIM, [claim_uid]):
+                    self._store.check_version()
+                    await self.give_back(claim_uid)
+            except DranetError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 def _enter(wish: ProfileWish, claim: ClaimRef) -> JournalEntry:
@@ -131,10 +150,6 @@ def _with_answer(entry: JournalEntry, config: Mapping[str, Any]) -> JournalEntry
     return JournalEntry(entry.kind, entry.device, request)
 
 
-def _is_same(one: JournalEntry, other: JournalEntry) -> bool:
-    """The provider gives the same for both: it looks at device and profile."""
-    ours, theirs = one.request, other.request
-    return (ours["device"]["name"], ours["config"]["profile"]) == (
-        theirs["device"]["name"],
-        theirs["config"]["profile"],
-    )
+def _identity(entry: JournalEntry) -> object:
+    """By what the provider chooses its answer."""
+    return entry.request["device"]["name"], entry.request["config"].get("profile")

@@ -473,10 +473,11 @@ class ReconcileLoop:
         reconcilers: Reconcilers,
         actions: ActionLog,
         finish: Callable[[PreparedClaim], Awaitable[bool]],
+        look_at_addresses: Callable[[], Awaitable[None]],
         seconds: float,
     ) -> None:
         """``finish`` writes the missing files of a claim again, and returns whether any were missing;
-        ``seconds`` pass between two regular looks."""
+        ``look_at_addresses`` gives back those of no claim; ``seconds`` pass between two regular looks."""
         self._store = store
         self._view = view
         self._snapshots = snapshots
@@ -485,6 +486,7 @@ class ReconcileLoop:
         self._owners = reconcilers.owners
         self._actions = actions
         self._finish = finish
+        self._look_at_addresses = look_at_addresses
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
@@ -566,6 +568,8 @@ class ReconcileLoop:
         if pods is not None:
             living = {pod.uid for pod in pods if lives(pod)}
             await self._owners.reconcile(self._store.get_all(), living)
+        with _collect(failures):
+            await self._look_at_addresses()
         if failures:
             raise failures[0]
 

@@ -12,12 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from dranet.model.parameters.values import IPAM_NAME_PATTERN
-
 CNI_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Of the CNI specification, those whose results are understood."""
 DEFAULT_CNI_VERSION = "1.0.0"
 
+IPAM_NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 _NAME = re.compile(IPAM_NAME_PATTERN)
 _NETWORK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """As the CNI specification has it: it may become the name of a folder."""

@@ -14,7 +14,7 @@ import asyncio
 import json
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -111,10 +111,12 @@ def _refuse(url: str, rule: str, hint: str = "") -> SettingsError:
     return SettingsError(f"--webhook-url {url!r}: {rule}", hint=hint)
 
 
-def open_client(settings: Settings) -> WebhookClient:
-    """Raises SettingsError as :func:`parse_url`."""
+def open_client(settings: Settings, observe: Callable[[str, bool], None]) -> WebhookClient:
+    """Raises SettingsError as :func:`parse_url`. ``observe`` hears of each request by name, and whether it
+    was answered."""
     tls = Tls(Pem(settings.webhook_ca), Pem(settings.webhook_client_cert), Pem(settings.webhook_client_key))
-    return WebhookClient(parse_url(settings.webhook_url, tls), settings.webhook_timeout_seconds)
+    access = parse_url(settings.webhook_url, tls)
+    return WebhookClient(access, settings.webhook_timeout_seconds, observe)
 
 
 class WebhookCapabilities(Struct, frozen=True):
@@ -151,9 +153,15 @@ class WebhookClient:
     """Asks one provider. Every method raises :class:`ProviderError` and nothing else: ``retryable`` where the
     same request may succeed later."""
 
-    def __init__(self, access: WebhookAccess, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        access: WebhookAccess,
+        timeout_seconds: float,
+        observe: Callable[[str, bool], None] = lambda _, __: None,
+    ) -> None:
         """``timeout_seconds`` is for a whole exchange, the connection included."""
         self._access = access
+        self._observe = observe
         self._timeout_seconds = timeout_seconds
         self._context: ssl.SSLContext | None = None
         self._context_signature: tuple[tuple[int, ...], ...] = ()
@@ -211,6 +219,15 @@ class WebhookClient:
 
     async def _exchange(self, method: str, path: str, document: object, seconds: float) -> bytes:
         """The body of an answer with status 200."""
+        has_answered = False
+        try:
+            body = await self._try_to_exchange(method, path, document, seconds)
+            has_answered = True
+        finally:
+            self._observe(path.removeprefix("/"), has_answered)
+        return body
+
+    async def _try_to_exchange(self, method: str, path: str, document: object, seconds: float) -> bytes:
         seconds = min(seconds, self._timeout_seconds)
         try:
             async with asyncio.timeout(seconds):

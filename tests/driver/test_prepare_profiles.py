@@ -17,6 +17,7 @@ from dranet.claims.config import ProvidedConfig
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.instances.members import WorkLocks
+from dranet.driver.ipam import Ipam
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.profiles import Profiles
@@ -82,9 +83,10 @@ class Bench:
         self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.told = Told()
-        self.journal = Journal(folder)
-        self.profiles = Profiles(WebhookClient(parse_url(url, Tls()), 0.6), self.journal)
+        self.journal = Journal(self.store.folder)
         gate, metrics = StartGate(folder), Metrics()
+        self.work = WorkLocks(self.store.folder)
+        self.profiles = Profiles(WebhookClient(parse_url(url, Tls()), 0.6), self.store, metrics)
         self.attachments = Attachments(self.store, gate)
         self.preparer = Preparer(
             driver_name="dra.net",
@@ -100,7 +102,8 @@ class Bench:
                 self.attachments,
                 Leases(self.store, self.attachments, self.told, metrics),
                 ContainerFiles(gate, CdiSpecs(folder / "cdi", "dra.net")),
-                WorkLocks(self.store.folder),
+                self.work,
+                Ipam(self.store, "boot", self.told, metrics),
                 self.profiles if on else None,
             ),
             announcer=self.told,
@@ -351,10 +354,12 @@ def test_a_provider_that_is_away_delays_no_unprepare_and_gets_it_back_later(
         assert await bench.unprepare(claim) == ""
         assert bench.store.get_all() == ()
         assert bench.journal.list_claims() == ["uid"]
-        assert not await bench.profiles.release("uid")
+        await bench.profiles.look(bench.work)
+        assert bench.journal.list_claims() == ["uid"]
         server.start()
-        assert await bench.profiles.release("uid")
-        assert await bench.profiles.release("uid")
+        await bench.profiles.look(bench.work)
+        await bench.profiles.look(bench.work)
+        assert bench.journal.list_claims() == []
 
     in_node(node, walk)
     assert provider.releases == [("nic-1", "uid")]

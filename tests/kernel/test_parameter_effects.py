@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from dranet.driver.ipam import Obtained
 from dranet.driver.planner import NodeReader, Planner
 from dranet.errors import ClaimError
 from dranet.kernel.dhcp.client import acquire_lease
@@ -81,7 +82,7 @@ class Scene:
                 asked.device: self.node.run(partial(acquire_lease, asked.ifname, asked.mac))
                 for asked in decoded.dhcp
             }
-            return self.node.run(lambda: planner.plan(decoded, leases))
+            return self.node.run(lambda: planner.plan(decoded, Obtained(leases)))
 
     @contextmanager
     def attached(self, ifname: str, *configs: Json, lost: str = "") -> Iterator[None]:

@@ -89,7 +89,7 @@ def test_a_changed_file_is_read_again_and_a_bad_one_leaves_the_last_in_force(tmp
     with pytest.raises(ClaimError, match="storage is not in the driver's ipam_file; known there: backup"):
         sources.find("storage")
     write(file, "[]")
-    assert sources.find("backup")
+    assert sources.find("backup").plugin == "host-local"
     assert "must be a mapping" in sources.problem
     write(file, "")
     assert sources.get() == {}

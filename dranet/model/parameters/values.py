@@ -20,6 +20,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Struct
 
+from dranet.model.ipam import IPAM_NAME_PATTERN
 from dranet.model.parameters.part import (
     AfterValidator,
     BeforeValidator,
@@ -234,9 +235,6 @@ def ifname(value: str) -> str:
     if value in RESERVED_IFNAMES:
         raise ValueError("is a reserved name")
     return value
-
-
-IPAM_NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
 def ipam_name(value: str) -> str:
