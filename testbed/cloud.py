@@ -1,7 +1,7 @@
 """A stand-in for the metadata service of a cloud, with the headers that each documents.
 
-It answers as a file of ``tests/data/cloud`` says. A request without the cloud's header or token is refused, as
-the real services refuse it, and :class:`Mischief` makes it misbehave.
+It answers as a file of ``tests/data/cloud`` says. A request without the cloud's header or token is refused,
+as the real services refuse it, and :class:`Mischief` makes it misbehave.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
     service: MetadataService
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing on the terminal."""
+    def log_request(self, *_: object) -> None:
+        """Print nothing."""
 
     def do_GET(self) -> None:
         self._answer(self.path)
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         wish, shown = _TOKENS[provider]
         if key.startswith("PUT"):
             return self.headers.get(wish, "").isdecimal()
-        return self.headers.get(shown) == self.service.answers["PUT /latest/api/token"]
+        return bool(self.headers.get(shown) == self.service.answers["PUT /latest/api/token"])
 
     def _misbehave(self, mischief: Mischief) -> None:
         match mischief:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
@@ -62,6 +62,7 @@ from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
+from dranet.model.device import Device
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
@@ -178,9 +179,12 @@ class Services:
             self.cloud,
             self.store,
             self._metrics,
-            lambda: self.inventory.view.offered.values(),
+            self._get_offered_devices,
             on_change=self._look_again,
         )
+
+    def _get_offered_devices(self) -> Iterable[Device]:
+        return self.inventory.view.offered.values()
 
     @cached_property
     def publish(self) -> PublishLoop:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from dranet.model.attributes import CATALOGUE, MAC, cut_text, is_qualified_name
 from dranet.model.device import AttributeValue, Device
@@ -56,13 +56,6 @@ class ProvidedConfig(Struct, frozen=True):
     owner: str
     """As messages call it: ``profile rail (from the webhook provider http://127.0.0.1:8080)``."""
     parameters: Mapping[str, object]
-
-
-class Provided(Struct, frozen=True):
-    """What a provider says about a device."""
-
-    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    config: Mapping[str, Any] | None = None
 
 
 class CheckedAttributes(Struct, frozen=True):

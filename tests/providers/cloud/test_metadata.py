@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,9 @@ from testbed.cloud import MetadataService, Mischief, serve_metadata
 from tests.providers.cloud.machines import MACHINES, Machine
 
 READERS = {"gce": gce.read, "aws": aws.read, "azure": azure.read, "oke": oke.read, "alibaba": alibaba.read}
+OPTIONAL = ("physical_host", "group-name", "zone-id", "network-card", "subnet-id", "vswitch-id")
+KEYS = ["compute", "network", "interface", "ipv4", "subnet", "address", "prefix", "macAddress", "mac"]
+KEYS += ["vmSize", "rdmaTopologyData", "customerHPCIslandId", "rackId", "instanceType", "ipAliases"]
 FIRST = {machine.provider: machine for machine in reversed(MACHINES)}
 pytestmark = pytest.mark.socket
 
@@ -33,6 +35,14 @@ def service(request: pytest.FixtureRequest) -> Iterator[MetadataService]:
 
 def read(service: MetadataService) -> CloudFacts:
     return asyncio.run(READERS[service.provider](MetadataClient("127.0.0.1", service.port)))
+
+
+async def try_to_read(service: MetadataService) -> CloudFacts | ProviderError:
+    async with asyncio.timeout(30):
+        try:
+            return await READERS[service.provider](MetadataClient("127.0.0.1", service.port))
+        except ProviderError as error:
+            return error
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
@@ -53,23 +63,18 @@ def test_a_service_that_misbehaves_gives_an_error_in_time(
 ) -> None:
     monkeypatch.setattr(metadata, "EXCHANGE_SECONDS", 0.2 if mischief is Mischief.SILENT else 10.0)
     service.mischief = mischief
-    start = time.monotonic()
-    try:
-        facts = read(service)
-    except ProviderError as error:
-        assert "metadata service 127.0.0.1" in error.message
+    found = asyncio.run(try_to_read(service))
+    if isinstance(found, ProviderError):
+        assert "metadata service 127.0.0.1" in found.message
     else:  # text is text; what is no attribute is left out where it is checked
         assert mischief is Mischief.WRONG_TYPES
-        assert not facts.by_mac
-    assert time.monotonic() - start < 30
+        assert not found.by_mac
     assert not any("elsewhere" in request for request in service.requests)
 
 
 @pytest.mark.parametrize("service", FIRST.values(), ids=FIRST, indirect=True)
 def test_a_fact_that_a_machine_has_not_is_left_out(service: MetadataService) -> None:
-    optional = ("physical_host", "group-name", "availability-zone-id", "network-card", "subnet-id")
-    optional += ("zone-id", "vswitch-id")
-    for path in [path for path in service.answers if path.endswith(optional)]:
+    for path in [path for path in service.answers if path.endswith(OPTIONAL)]:
         del service.answers[path]
     facts = read(service)
     assert facts.node
@@ -110,20 +115,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "compute",
-                    "network",
-                    "interface",
-                    "ipv4",
-                    "subnet",
-                    "address",
-                    "prefix",
-                    "macAddress",
-                    "mac",
-                ]
-                + ["vmSize", "rdmaTopologyData", "customerHPCIslandId", "rackId", "instanceType", "ipAliases"]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=6,
         )
