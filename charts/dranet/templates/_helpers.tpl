@@ -110,6 +110,10 @@ imagePullSecrets:
 {{- if .tls.clientCASecretName }}{{ $_ := set $all "metrics_client_ca" "/etc/dranet-client-ca/ca.crt" }}{{ end -}}
 {{- if ne .authentication "none" }}{{ $_ := set $all "metrics_authentication" .authentication }}{{ end -}}
 {{- end -}}
+{{- with .root.Values.webhook -}}
+{{- if .caSecretName }}{{ $_ := set $all "webhook_ca" "/etc/dranet-webhook-ca/ca.crt" }}{{ end -}}
+{{- if .clientSecretName }}{{ $_ := set $all "webhook_client_cert" "/etc/dranet-webhook/tls.crt" }}{{ $_ := set $all "webhook_client_key" "/etc/dranet-webhook/tls.key" }}{{ end -}}
+{{- end -}}
 {{- range $name, $value := (.root.Files.Get "files/driver.yaml" | fromYaml).chartSettings }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- toRawJson $all -}}
 {{- end -}}
