@@ -341,9 +341,10 @@ class InterfaceConfig(Part):
                 yield ("ipv6", "enabled"), "must not be false with an IPv6 address"
         if self.dhcp and self.addresses:
             yield ("dhcp",), "must not be true with addresses"
-        if self.ipam and (self.addresses or self.dhcp):
-            other = "addresses" if self.addresses else "dhcp: true"
-            yield ("ipam",), f"must be absent with {other}: one of them gives the addresses"
+        if self.ipam and self.addresses:
+            yield ("ipam",), "must be absent with addresses"
+        if self.ipam and self.dhcp:
+            yield ("ipam",), "must be absent with dhcp: true"
 
     def _find_type_conflicts(self) -> Iterator[Conflict]:
         for kind in SUB_INTERFACE_TYPES:
