@@ -37,6 +37,7 @@ from dranet.telemetry import IpamCommand, Metrics, Outcome
 
 if TYPE_CHECKING:
     from dranet.ipam.cni import CniPlugins
+    from dranet.view.ipam_file import IpamFile
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,28 @@ def no_ipam_file(name: str) -> IpamSource:
     )
 
 
-def open_ipam_file(settings: Settings) -> Callable[[str], IpamSource]:
-    """What finds an entry by its name, in the file as it is then. Raises SettingsError."""
+def open_ipam_file(settings: Settings) -> IpamFile | None:
+    """Raises SettingsError."""
     if settings.ipam_file is None:
-        return no_ipam_file
+        return None
     from dranet.view.ipam_file import IpamFile
 
-    return IpamFile(settings.ipam_file).find
+    return IpamFile(settings.ipam_file)
+
+
+class IpamState(Struct, frozen=True):
+    """For people."""
+
+    sources: tuple[str, ...] = ()
+    """Names of the file's entries."""
+    problem: str = ""
+    """Why the file, as it is now, is not in force."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """By name of an entry: why its plugin cannot be run."""
+    unreleased: int = 0
+    """Claims that are over, and whose addresses are not taken back."""
+    unreleased_seconds: float = 0.0
+    failed_checks: int = 0
 
 
 class IpamClient:
@@ -116,6 +132,7 @@ class Ipam:
         announcer: Announcer,
         metrics: Metrics,
         client: IpamClient | None = None,
+        file: IpamFile | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -124,6 +141,7 @@ class Ipam:
         self._announcer = announcer
         self._metrics = metrics.ipam
         self._client = client or IpamClient()
+        self._file = file
         self._now = now
         self._unreleased: dict[str, float] = {}
         """By claim UID: since when addresses are not taken back."""
@@ -135,6 +153,31 @@ class Ipam:
 
     def _oldest_seconds(self) -> float:
         return self._now() - min(self._unreleased.values()) if self._unreleased else 0.0
+
+    def find(self, name: str) -> IpamSource:
+        """The source of that name, in the file as it is now; blocking. Raises ClaimError."""
+        return no_ipam_file(name) if self._file is None else self._file.find(name)
+
+    def read_state(self) -> IpamState | None:
+        """``None`` where there is nothing to say: no file, and no address that a claim has left."""
+        if self._file is None and not self._unreleased:
+            return None
+        sources = self._file.sources if self._file else {}
+        return IpamState(
+            tuple(sources),
+            self._file.problem if self._file else "",
+            {name: why for name, source in sources.items() if (why := self._find_lack(source))},
+            len(self._unreleased),
+            self._oldest_seconds(),
+            len(self._failed_checks),
+        )
+
+    def _find_lack(self, source: IpamSource) -> str:
+        try:
+            self._client.find(source)
+        except IpamError as error:
+            return error.message
+        return ""
 
     # --- Prepare and Unprepare ---
 
