@@ -205,7 +205,7 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
 
 
 def judge_ipam(state: IpamState) -> Iterator[Finding]:
-    """The sources of addresses, and addresses that they do not take back."""
+    """The sources of addresses, and addresses that they do not release."""
     if state.problem:
         fix = "correct the file; the last good one stays in force"
         yield Finding(IPAM, Severity.WARNING, state.problem, "new entries are not known", fix, IPAM_SOURCE)

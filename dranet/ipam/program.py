@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 MAX_OUTPUT_BYTES = 1 << 20
-"""Of output and error output each."""
+"""For output and error output each."""
 _CHUNK_BYTES = 1 << 16
 _REAP_SECONDS = 1.0
 """How long a killed program may take to end; one that the kernel keeps does not."""
@@ -40,12 +40,12 @@ def run_program(
 ) -> Outcome:
     """Blocks the thread. ``inherited`` is a descriptor that the program and its children keep open. Raises
     OSError where it cannot be started."""
-    with os.fdopen(os.memfd_create(path.name), "r+b") as given:
-        given.write(text)
-        given.seek(0)
+    with os.fdopen(os.memfd_create(path.name), "r+b") as inputs:
+        inputs.write(text)
+        inputs.seek(0)
         process = subprocess.Popen(
             [path],
-            stdin=given,
+            stdin=inputs,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),

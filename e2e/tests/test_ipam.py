@@ -208,7 +208,7 @@ async def test_replicas_of_one_template_have_distinct_addresses_of_host_local(
     again = await wait_until(replicas.list_ready, "another replica is there", 120)
     _check_distinct(await replicas.read_addresses(again), "local")
     await replicas.end()
-    await wait_until(lambda: _has_none(installed), "host-local has every address back")
+    await wait_until(lambda: _has_none(installed), "host-local has released every address")
 
 
 async def _has_none(data: Path) -> bool:
@@ -228,7 +228,7 @@ async def test_replicas_of_one_template_have_distinct_addresses_of_whereabouts(
     async def has_none() -> bool:
         return not await _read_allocations(shell)
 
-    await wait_until(has_none, "whereabouts has every address back")
+    await wait_until(has_none, "whereabouts has released every address")
 
 
 async def _read_allocations(shell: Shell) -> set[str]:

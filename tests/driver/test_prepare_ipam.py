@@ -522,7 +522,7 @@ def read_records(folder: Path) -> dict[str, tuple[str, str]]:
 def test_a_plugin_that_outlives_its_driver_is_waited_for(
     node: Namespace, make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would get an address after the next driver has given back what there was."""
+    """Otherwise it would get an address after the next driver has released what there was."""
     monkeypatch.setattr("dranet.driver.ipam.ORPHAN_SECONDS", 0.0)
     do(node, tmp_path_with_sources(tmp_path), "prepare", 1, 1, Failpoint.PREPARE_ADDRESS_NOTED)
     with Journal(tmp_path).running("uid-1") as descriptor:

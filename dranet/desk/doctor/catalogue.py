@@ -128,7 +128,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "ipam-release",
         "ipam",
-        "addresses of claims that are over and that their source does not take back",
+        "addresses of claims that are over and that their source does not release",
         "The source runs out of addresses.",
         "See the Events IPAMFailed of the claims; the driver tries again in each reconcile.",
     ),

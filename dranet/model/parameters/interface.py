@@ -282,7 +282,7 @@ class InterfaceConfig(Part):
     )
     ipam: IpamName | None = Field(
         "addresses, gateway and routes from this entry of the driver's `ipam_file`, taken when the claim is "
-        "prepared, given back after it. Not together with `addresses` or `dhcp`",
+        "prepared, released after it. Not together with `addresses` or `dhcp`",
         examples=["storage"],
     )
     inherit_routing: bool | None = Field(
