@@ -105,7 +105,6 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
-        self._find_ipam = open_ipam_file(settings)
         for name, value in vars(type(self)).items():
             if isinstance(value, cached_property):
                 getattr(self, name)
@@ -361,7 +360,7 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
-                find_ipam=self._find_ipam,
+                find_ipam=self._ipam.find,
                 find_provided=self.providers.find_config,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
@@ -397,6 +396,7 @@ class Services:
             self._announcer,
             self._metrics,
             IpamClient(self.settings.cni_bin_dirs),
+            open_ipam_file(self.settings),
         )
 
     @cached_property
@@ -607,7 +607,8 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates, *self.providers.read_findings()]
+        own = judge_all(self.settings, *peers, served, self._ipam.read_state())
+        return [*own, *certificates, *self.providers.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 

@@ -43,7 +43,7 @@ class ProfileProvider(Protocol):
 
 
 class Profiles:
-    """The callers of :meth:`get` and :meth:`give_back` hold the claim (``Work.CLAIM``)."""
+    """The callers of :meth:`get` and :meth:`release_unused` hold the claim (``Work.CLAIM``)."""
 
     def __init__(self, provider: ProfileProvider, store: ClaimStore, metrics: Metrics) -> None:
         self._provider = provider
@@ -91,7 +91,7 @@ class Profiles:
             if key not in asked or _identity(entries[-1]) != _identity(asked[key]):
                 await self._release(claim_uid, entries)
 
-    async def give_back(self, claim_uid: str) -> None:
+    async def release_unused(self, claim_uid: str) -> None:
         """Release the profiles of a claim without a record. Raises nothing: it is tried again later."""
         if self._store.get(claim_uid) is not None or not self._journal.has(claim_uid):
             self._unreleased.discard(claim_uid)
@@ -132,7 +132,7 @@ class Profiles:
             try:
                 async with work.hold(Work.CLAIM, [claim_uid]):
                     self._store.check_version()
-                    await self.give_back(claim_uid)
+                    await self.release_unused(claim_uid)
             except DranetError as error:
                 failure = failure or error
         if failure is not None:
