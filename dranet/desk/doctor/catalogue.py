@@ -140,6 +140,13 @@ ENTRIES: tuple[Entry, ...] = (
         "See the Events IPAMFailed of the pods, and delete the pods.",
     ),
     Entry(
+        "webhook-provider",
+        "webhook",
+        "whether the webhook provider (--webhook-url) answers, and does what the settings ask of it",
+        "New devices, and claims that name a profile, cannot be prepared; others keep its last answers.",
+        "Start the provider, or correct webhook_url; see docs/guides/providers.md.",
+    ),
+    Entry(
         "place",
         "places",
         "the folders and the socket that the driver shares with kubelet and runtime",
