@@ -49,7 +49,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
-from dranet.model.provider import ProfileWish, ProvidedConfig, identify
+from dranet.model.provider import ProfileRequest, ProvidedConfig, identify
 from dranet.store.claim_store import ClaimStore
 
 
@@ -210,7 +210,7 @@ class DecodedClaim(Struct, frozen=True):
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
-    profiles: tuple[ProfileWish, ...] = ()
+    profiles: tuple[ProfileRequest, ...] = ()
     """Those to ask for; their configs may change everything else."""
     ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
@@ -264,10 +264,10 @@ class Planner:
         _check_shares(devices)
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
-        wishes = () if profiles else tuple(_profile_wishes(devices))
+        requests = () if profiles else tuple(_profile_requests(devices))
         dhcp = tuple(self._lease_requests(claim.ref, devices))
         ipam = tuple(self._ipam_requests(claim.ref, pod, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, wishes, ipam, others)
+        return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others)
 
     def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
         """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
@@ -522,7 +522,7 @@ def _key(result: AllocationResult) -> str:
     return f"{result.device}/{result.share_id}" if result.share_id else result.device
 
 
-def _profile_wishes(devices: Sequence[DecodedDevice]) -> Iterator[ProfileWish]:
+def _profile_requests(devices: Sequence[DecodedDevice]) -> Iterator[ProfileRequest]:
     """A provider knows the name of the device and the claim, but no shares."""
     asking = [decoded for decoded in devices if decoded.moves and decoded.config.profile]
     shared = [name for name, count in Counter(own.device.name for own in asking).items() if count > 1]
@@ -533,7 +533,7 @@ def _profile_wishes(devices: Sequence[DecodedDevice]) -> Iterator[ProfileWish]:
             reason=Reason.UNSUPPORTED_CLAIM,
         )
     for own in asking:
-        yield ProfileWish(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
+        yield ProfileRequest(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
 
 
 def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:

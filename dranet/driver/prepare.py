@@ -234,16 +234,16 @@ class Preparer:
             return decoded
         self._check_runtime()
         with self._shown.phase(PreparePhase.PROFILE):
-            given = await self._profiles.get(claim.ref, decoded.profiles)
+            profiles = await self._profiles.get(claim.ref, decoded.profiles)
         with self._shown.phase(PreparePhase.DECODE):
-            return await asyncio.to_thread(self._decode, claim, given)
+            return await asyncio.to_thread(self._decode, claim, profiles)
 
     def _decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] | None = None) -> DecodedClaim:
         return self._planner.decode(claim, profiles or {})
 
     @contextlib.asynccontextmanager
     async def _releasing_profiles(self, claim_uid: str) -> AsyncIterator[None]:
-        """Give back the profiles of a claim that is not prepared after all. A provider that has failed is not
+        """Release the profiles of a claim that is not prepared after all. A provider that has failed is not
         asked once more, for the kubelet waits."""
         try:
             yield

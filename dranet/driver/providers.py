@@ -1,4 +1,4 @@
-"""Who knows more about devices than the kernel: a cloud's metadata service, a webhook provider.
+"""What knows more about devices than the kernel: a cloud's metadata service, a webhook provider.
 
 What the webhook needs is loaded where a setting names it, and costs nothing elsewhere.
 """
@@ -124,7 +124,7 @@ class Providers:
                 WEBHOOK,
                 Severity.WARNING,
                 self._webhook.problem,
-                "devices keep what it has said last; a new device has none of its attributes and cannot be "
+                "devices keep its last answers; a new device has none of its attributes and cannot be "
                 "prepared, and neither can a claim that names a profile",
                 "start the provider, or correct webhook_url; see docs/guides/providers.md",
                 WEBHOOK_PROVIDER,

@@ -35,7 +35,7 @@ def identify(device: Device) -> DeviceIdentity:
     return DeviceIdentity(device.name, device.ifname, str(mac), device.pci_address)
 
 
-class ProfileWish(Struct, frozen=True):
+class ProfileRequest(Struct, frozen=True):
     """One device of a claim asks for a profile."""
 
     key: str

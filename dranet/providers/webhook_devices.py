@@ -1,4 +1,4 @@
-"""What a webhook provider says about the node's devices: asked in the background, never in a scan.
+"""What a webhook provider knows about the node's devices: asked in the background, never in a scan.
 
 A device is asked about when its identity is new, and again now and then. An answer stays until the next good
 one: also while the provider is away, and after a restart of the driver (``<state_dir>/webhook.json``). While
