@@ -9,6 +9,7 @@ from tools.manifests.values import list_values, walk
 
 JsonObject = dict[str, Any]
 
+WEBHOOK: JsonObject = {"webhook_url": "https://provider.example", "profile_provider": "webhook"}
 OTHER: JsonObject = {
     "image": {
         "registry": "r.example",
@@ -19,7 +20,8 @@ OTHER: JsonObject = {
     },
     "imagePullSecrets": [{"name": "registry"}],
     "global": {"imageRegistry": "g.example", "imagePullSecrets": ["global"]},
-    "settings": {"log_level": "debug"},
+    "settings": {"log_level": "debug", **WEBHOOK},
+    "webhook": {"caSecretName": "mine", "clientSecretName": "mine"},
     "attributes": [{"set": {"rail": 7}}],
     "pools": [{"name": "gpu"}],
     "nodeSelector": {"example.com/nic": "yes"},
@@ -142,6 +144,8 @@ BESIDE: dict[str, JsonObject] = {
         f"admissionPolicies.tenants.{name}": {"admissionPolicies": {"tenants": _ON}}
         for name in ("validationActions", "namespaces", "fields")
     },
+    "webhook.caSecretName": {"settings": WEBHOOK},
+    "webhook.clientSecretName": {"settings": WEBHOOK},
     "metrics.tls.clientCASecretName": CLIENT_CERTIFICATES,
     "metrics.authentication": {"metrics": {"tls": {"secretName": "mine", "clientCASecretName": "mine"}}},
     **{
