@@ -1,8 +1,8 @@
 """The folder of ``tmp_path``: one for each run, removed when the run has passed.
 
-Without it pytest puts all runs of a user below one folder, and each run removes what earlier ones left, at its end.
-Runs that end together then remove the same files, and with ``filterwarnings = error`` the warning of the one that
-comes too late ends its run as failed.
+Without it pytest puts all runs of a user below one folder, and each run removes what earlier ones left, at
+its end. Runs that end together then remove the same files, and with ``filterwarnings = error`` the warning of
+the one that comes too late ends its run as failed.
 """
 
 from __future__ import annotations
