@@ -351,6 +351,7 @@ class Services:
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 find_ipam=self._find_ipam,
                 refresh_gpu_owners=self._ask_about_gpus,
+                find_provided=self.cloud.find_config,
             ),
             state=ClaimState(
                 self.store,

@@ -119,6 +119,13 @@ ENTRIES: tuple[Entry, ...] = (
         "See docs/guides/gpus.md; --publish-gpus decides.",
     ),
     Entry(
+        "cloud-facts",
+        "cloud",
+        "whether the cloud's metadata service answers",
+        "Claims that select by the cloud's attributes wait.",
+        "Let the node's network reach the metadata service, or set cloud_provider to off.",
+    ),
+    Entry(
         "place",
         "places",
         "the folders and the socket that the driver shares with kubelet and runtime",
