@@ -16,7 +16,7 @@ MAX_INTERFACES = 256
 
 
 class CloudFacts(Struct, frozen=True):
-    """The answer of one cloud, by qualified names. Values are as they came: ``model.provider`` checks them."""
+    """The answer of one cloud, by qualified names. ``model.provider`` checks the values."""
 
     node: Mapping[str, object] = field(default_factory=dict)
     by_mac: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
