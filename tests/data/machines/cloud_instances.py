@@ -7,6 +7,7 @@ address, the pattern of the baseboard is filled in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dranet.model.facts import Address, Host, NodeFacts
 from tests.data import parts
@@ -81,7 +82,7 @@ def aws_p6_b200() -> NodeFacts:
         root = 0x50 + 0x10 * group
         way, numa = f"{root:02x}:00.0/{root + 1:02x}:00.0", group // 4
         efa = machine.function(parts.EFA, f"pci0000:{root:02x}", f"{way}/{root + 2:02x}:00.0", numa)
-        none = {"link_layer": "Unknown", "lid": 0, "gid_types": (), "node_type": "unspecified"}
+        none: dict[str, Any] = {"link_layer": "Unknown", "lid": 0, "gid_types": (), "node_type": "unspecified"}
         machine.rdma(efa, f"rdmap{root + 2}s0", parts.EFA, "400 Gb/sec (4X NDR)", **none)
         gpu = machine.function(parts.B200, f"pci0000:{root:02x}", f"{way}/{root + 3:02x}:00.0", numa)
         machine.gpu(gpu, "NVIDIA B200", group)
@@ -134,5 +135,5 @@ INSTANCES: Mapping[str, Callable[[], NodeFacts]] = {
     "oke-bm-gpu-gb200-4": lambda: read_layout("oci-gb200").facts,
     "alibaba-ebmgn8v": alibaba_erdma,
 }
-"""Facts of the kernel, by machine of ``tests/data/cloud``. A p6e-gb200 is a tray of NVIDIA's here, because the PCI
-addresses of its EFA are not published."""
+"""Facts of the kernel, by machine of ``tests/data/cloud``. A p6e-gb200 is a tray of NVIDIA's here,
+because the PCI addresses of its EFA are not published."""
