@@ -1,4 +1,4 @@
-"""What the cloud says about this machine and its place: recognised, asked now and then, remembered.
+"""Facts of the cloud about this machine and its place: recognised, asked for now and then, remembered.
 
 The Node object or DMI names the cloud, so that elsewhere nothing is asked. The last answer of this boot is in
 the state folder, and a start publishes it at once; the answer of now follows. Nothing waits for the cloud: an
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,15 @@ from dranet import files
 from dranet.cluster.client import Backoff
 from dranet.cluster.nodes import NodeView
 from dranet.errors import ProviderError
+from dranet.model.attributes import MAC
+from dranet.model.device import Device
 from dranet.model.facts import ProvidedFacts
 from dranet.model.findings import CLOUD, CLOUD_FACTS, Finding, Severity, ok
 from dranet.settings import CloudProvider
 from dranet.telemetry import CloudMetrics, Outcome
 
 if TYPE_CHECKING:
+    from dranet.claims.config import ProvidedConfig
     from dranet.providers.cloud.answers import CloudFacts
 
 log = logging.getLogger(__name__)
@@ -62,13 +65,13 @@ class CloudMemory:
         self._boot_id = boot_id
 
     def read(self) -> tuple[ProvidedFacts, ...]:
-        """Of this boot only: a machine that was off may have been moved."""
+        """Return the answers of this boot: a machine that was off may have been moved."""
         try:
             found = msgspec.json.decode(files.read_file(self._path, _MOST_BYTES), type=_Remembered)
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("%s cannot be read, so the cloud is asked anew: %s", self._path, error)
+            log.warning("%s cannot be read, so the cloud is asked again: %s", self._path, error)
             return ()
         return found.facts if found.boot_id == self._boot_id else ()
 
@@ -124,9 +127,15 @@ class CloudWatch:
         if self._answer is not None or self._rules.labels:
             self._combine()
 
-    def find_config(self, mac: str) -> Mapping[str, Any] | None:
-        """What the cloud's network needs of the NIC with this hardware address, as a claim would write it."""
-        return self._answer.configs.get(mac.lower()) if self._answer is not None else None
+    def find_config(self, device: Device) -> ProvidedConfig | None:
+        """What the cloud's network needs of the device."""
+        if self._answer is None or not self._answer.configs:
+            return None
+        from dranet.claims.config import ProvidedConfig
+
+        mac = str(device.attributes.get(MAC.qualified, "")).lower()
+        found = self._answer.configs.get(mac)
+        return ProvidedConfig(f"the network of {self._provider}", found) if found else None
 
     async def run(self) -> None:
         """Recognise the cloud, and ask it now and then until cancelled."""
@@ -168,7 +177,7 @@ class CloudWatch:
             outcome, self._failure = Outcome.SUCCESS, ""
         except ProviderError as error:
             if error.message != self._failure:
-                log.warning("the cloud does not answer, what it said last stays published: %s", error)
+                log.warning("the cloud does not answer, its last answer stays published: %s", error)
             self._failure = error.message
             return False
         finally:

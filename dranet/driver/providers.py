@@ -13,7 +13,7 @@ from dranet.driver.instances.members import WorkLocks
 from dranet.model.device import Device
 from dranet.model.facts import ProvidedFacts
 from dranet.model.findings import WEBHOOK, WEBHOOK_PROVIDER, Finding, Severity, ok
-from dranet.model.provider import ProvidedConfig, identify
+from dranet.model.provider import ProvidedConfig
 from dranet.settings import CloudProvider, ProfileProvider, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
@@ -91,10 +91,8 @@ class Providers:
         if self._webhook is not None and self._webhook.has_configs:
             config = self._webhook.find_config(device)
             owner = f"device {device.name} (from the webhook provider {self._webhook.url})"
-        else:
-            config = self._cloud.find_config(identify(device).mac)
-            owner = f"device {device.name} (from the cloud)"
-        return ProvidedConfig(owner, config) if config else None
+            return ProvidedConfig(owner, config) if config else None
+        return self._cloud.find_config(device)
 
     def scanned(self) -> None:
         """There may be new devices."""

@@ -1,4 +1,4 @@
-"""What providers say about devices, added to what the kernel says, before the operator's rules and filter.
+"""Facts of providers, added to devices before the operator's rules and filter see them.
 
 A device that a pod has keeps what was recorded at Prepare.
 """

@@ -331,7 +331,7 @@ class ProvidedAttribute(Struct, frozen=True):
 
 
 class ProvidedFacts(Struct, frozen=True):
-    """What a cloud's metadata service or a webhook says: about one device (by its name, by the hardware
+    """Facts of a cloud's metadata service or a webhook: about one device (by its name, by the hardware
     address of its interface or by its RDMA device), or, without any of these, about all devices of the
     node."""
 

@@ -1,7 +1,7 @@
-"""What programs outside the node's kernel say about its devices: a cloud's metadata service, a webhook.
+"""Facts about devices from outside the node's kernel: of a cloud's metadata service, of a webhook.
 
 An answer is a hint that comes over the network, so it is checked here before it becomes a fact: a value that
-the API server would refuse takes the whole slice with it, and no provider may change what the kernel says.
+the API server would refuse takes the whole slice with it, and no provider may change a fact of the kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dranet.model.facts import ProvidedAttribute, ProvidedFacts
 _OWN_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE)
 _INT64 = range(-(2**63), 2**63)
 MAX_PROVIDED_ATTRIBUTES = 16
-"""Of one device: more would displace what the kernel says, as a slice takes 32."""
+"""More of one device would displace facts of the kernel, as a slice takes 32."""
 
 
 class DeviceIdentity(Struct, frozen=True):

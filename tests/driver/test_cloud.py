@@ -123,7 +123,7 @@ async def test_a_damaged_memory_is_as_none(
 ) -> None:
     (tmp_path / "cloud.json").write_text(content)
     assert watch(Cloud(), tmp_path).facts == ()
-    assert "the cloud is asked anew" in caplog.text
+    assert "the cloud is asked again" in caplog.text
 
 
 async def test_a_cloud_that_is_away_keeps_what_it_said_and_is_logged_once(

@@ -147,6 +147,13 @@ ENTRIES: tuple[Entry, ...] = (
         "Start the provider, or correct webhook_url; see docs/guides/providers.md.",
     ),
     Entry(
+        "cloud-facts",
+        "cloud",
+        "whether the cloud's metadata service answers",
+        "Claims that select by the cloud's attributes wait.",
+        "Let the node's network reach the metadata service, or set cloud_provider to off.",
+    ),
+    Entry(
         "place",
         "places",
         "the folders and the socket that the driver shares with kubelet and runtime",

@@ -1,4 +1,4 @@
-"""Pick values out of answers whose shape nobody guarantees."""
+"""Pick values out of answers that may have any shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_INTERFACES = 256
 
 
 class CloudFacts(Struct, frozen=True):
-    """What one cloud says, by qualified names. Values are as they came: ``model.provider`` checks them."""
+    """The answer of one cloud, by qualified names. ``model.provider`` checks the values."""
 
     node: Mapping[str, object] = field(default_factory=dict)
     by_mac: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class CloudFacts(Struct, frozen=True):
 
 
 def get_text(answer: object, *path: str) -> str:
-    """The text below the keys; empty where there is none, or something else."""
+    """The text below the keys; empty where it is missing or of another type."""
     for key in path:
         answer = answer.get(key) if isinstance(answer, Mapping) else None
     return answer.strip() if isinstance(answer, str) else ""

@@ -1,4 +1,4 @@
-"""Which cloud the node is in, without asking any network: by its Node object, else by what DMI says."""
+"""Which cloud the node is in, without asking any network: by its Node object, else by DMI."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dranet.errors import ProtocolError, ProviderError, Reason
 from dranet.http1 import MAX_HEAD_BYTES, ResponseHead, encode_request, read_body, read_head
 
 ADDRESS = "169.254.169.254"
-"""Of every cloud here but Alibaba's."""
+"""Every cloud here uses it, except Alibaba's."""
 EXCHANGE_SECONDS = 2.0
 """The service answers from the same host; the documentation of each cloud calls a second slow."""
 MAX_BODY_BYTES = 256 << 10
