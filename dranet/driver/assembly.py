@@ -442,10 +442,9 @@ class Services:
             self.store,
             self._runtime_view,
             self._snapshots,
-            Reconcilers(pods, self.files, owners),
+            Reconcilers(pods, self.files, owners, partial(self._ipam.look, self._work)),
             self._actions,
             self._preparer.finish,
-            partial(self._ipam.look, self._work),
             self.settings.reconcile_seconds,
         )
 

@@ -203,6 +203,17 @@ class DecodedClaim(Struct, frozen=True):
     """Results of other drivers, in the same claim."""
 
 
+class Lookups(Struct, frozen=True):
+    """What the names in a claim stand for."""
+
+    get_offered: Callable[[str], Device]
+    """Raises DeviceError for a device that is not on offer."""
+    vendor_device: Callable[[Device], str] | None = None
+    """The vendor's CDI device of a GPU, or empty."""
+    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    """Raises ClaimError for an unknown name."""
+
+
 class Planner:
     """Plans claims. ``device_id`` names a claim's device for CDI."""
 
@@ -210,23 +221,19 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        get_offered: Callable[[str], Device],
+        lookups: Lookups,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] | None = None,
-        find_ipam: Callable[[str], IpamSource] = no_ipam_file,
     ) -> None:
-        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty; ``find_ipam`` raises ClaimError for an unknown name."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._get_offered = get_offered
+        self._get_offered = lookups.get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
-        self._vendor_device = vendor_device
-        self._find_ipam = find_ipam
+        self._vendor_device = lookups.vendor_device
+        self._find_ipam = lookups.find_ipam
 
     def decode(self, claim: Claim) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with

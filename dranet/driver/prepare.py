@@ -376,17 +376,16 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import NodeReader, Planner
+        from dranet.driver.planner import Lookups, NodeReader, Planner
 
+        sources = self._sources
         return Planner(
             self._driver_name,
             self._boot_id,
-            self._sources.get_offered,
+            Lookups(sources.get_offered, sources.find_vendor_device, sources.find_ipam),
             self._store,
             self._files.device_id,
-            NodeReader(self._sources.sysfs_root, self._sources.procfs_root),
-            self._sources.find_vendor_device,
-            self._sources.find_ipam,
+            NodeReader(sources.sysfs_root, sources.procfs_root),
         )
 
     def _check_runtime(self) -> None:
