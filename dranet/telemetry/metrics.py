@@ -328,7 +328,7 @@ class IpamMetrics:
         )
         self.unreleased_seconds = r.gauge(
             "dranet_ipam_unreleased_seconds",
-            "Seconds since the first attempt to release addresses of the oldest of these claims; 0 without any",
+            "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
         )
         self.failed_checks = r.gauge(
             "dranet_ipam_failed_checks",
