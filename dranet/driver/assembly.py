@@ -485,10 +485,9 @@ class Services:
             self.store,
             self._runtime_view,
             self._snapshots,
-            Reconcilers(pods, self.files, owners),
+            Reconcilers(pods, self.files, owners, self._look_outside),
             self._actions,
             self._preparer.finish,
-            self._look_outside,
             self.settings.reconcile_seconds,
         )
 

@@ -29,7 +29,7 @@ from dranet.settings import CloudProvider
 from dranet.telemetry import CloudMetrics, Outcome
 
 if TYPE_CHECKING:
-    from dranet.claims.config import ProvidedConfig
+    from dranet.model.provider import ProvidedConfig
     from dranet.providers.cloud.answers import CloudFacts
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class CloudWatch:
         """What the cloud's network needs of the device."""
         if self._answer is None or not self._answer.configs:
             return None
-        from dranet.claims.config import ProvidedConfig
+        from dranet.model.provider import ProvidedConfig
 
         mac = str(device.attributes.get(MAC.qualified, "")).lower()
         found = self._answer.configs.get(mac)

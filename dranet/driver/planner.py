@@ -159,15 +159,6 @@ def _check_parent(rtnl: NetlinkSocket, link: Link) -> None:
         )
 
 
-class ConfigProviders(Struct, frozen=True):
-    """What is known of programs outside the driver that configure devices."""
-
-    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
-    """What a provider wants for the device; raises ProviderError where that is not known yet."""
-    has_profiles: bool = False
-
-
-NO_PROVIDERS = ConfigProviders()
 NO_PROFILES: Mapping[str, ProvidedConfig] = {}
 
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
@@ -217,6 +208,21 @@ class DecodedClaim(Struct, frozen=True):
     """Results of other drivers, in the same claim."""
 
 
+class Lookups(Struct, frozen=True):
+    """What the names in a claim stand for."""
+
+    get_offered: Callable[[str], Device]
+    """Raises DeviceError for a device that is not on offer."""
+    vendor_device: Callable[[Device], str] | None = None
+    """The vendor's CDI device of a GPU, or empty."""
+    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    """Raises ClaimError for an unknown name."""
+    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for the device; raises ProviderError where that is not known yet."""
+    has_profiles: bool = False
+    """Whether a provider can be asked for one."""
+
+
 class Planner:
     """Plans claims. ``device_id`` names a claim's device for CDI."""
 
@@ -224,25 +230,20 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        get_offered: Callable[[str], Device],
+        lookups: Lookups,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] | None = None,
-        find_ipam: Callable[[str], IpamSource] = no_ipam_file,
-        providers: ConfigProviders = NO_PROVIDERS,
     ) -> None:
-        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty; ``find_ipam`` raises ClaimError for an unknown name."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._get_offered = get_offered
+        self._get_offered = lookups.get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
-        self._vendor_device = vendor_device
-        self._find_ipam = find_ipam
-        self._providers = providers
+        self._vendor_device = lookups.vendor_device
+        self._find_ipam = lookups.find_ipam
+        self._lookups = lookups
 
     def decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] = NO_PROFILES) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
@@ -254,7 +255,7 @@ class Planner:
         pairs = list(zip(selections, offered, strict=True))
         configs = decode_configs(
             [(self._add_provided(selection, device, profiles), device.kind) for selection, device in pairs],
-            has_profiles=self._providers.has_profiles,
+            has_profiles=self._lookups.has_profiles,
         )
         devices = tuple(
             DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
@@ -288,7 +289,7 @@ class Planner:
     def _add_provided(
         self, selection: SelectedResult, device: Device, profiles: Mapping[str, ProvidedConfig]
     ) -> SelectedResult:
-        layers = (profiles.get(_key(selection.result)), self._providers.find_config(device))
+        layers = (profiles.get(_key(selection.result)), self._lookups.find_config(device))
         return replace(selection, provided=tuple(layer for layer in layers if layer is not None))
 
     def _find_vendor_device(self, device: Device) -> str:

@@ -407,18 +407,22 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import ConfigProviders, NodeReader, Planner
+        from dranet.driver.planner import Lookups, NodeReader, Planner
 
+        sources = self._sources
         return Planner(
             self._driver_name,
             self._boot_id,
-            self._sources.get_offered,
+            Lookups(
+                sources.get_offered,
+                sources.find_vendor_device,
+                sources.find_ipam,
+                sources.find_provided,
+                has_profiles=self._profiles is not None,
+            ),
             self._store,
             self._files.device_id,
-            NodeReader(self._sources.sysfs_root, self._sources.procfs_root),
-            self._sources.find_vendor_device,
-            self._sources.find_ipam,
-            ConfigProviders(self._sources.find_provided, has_profiles=self._profiles is not None),
+            NodeReader(sources.sysfs_root, sources.procfs_root),
         )
 
     def _check_runtime(self) -> None:

@@ -19,11 +19,10 @@ from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.ipam import IpamAnswer
 
-RECORD_VERSION = 5
+RECORD_VERSION = 4
 """Version of the records that this driver writes. Version 1 had neither this number nor the fields that
 follow it in :class:`LinkState`; 2 lacked the alternative of a request that won and the metadata files for
-containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs; 4 lacked
-addresses of IPAM plugins, which an earlier driver would not release."""
+containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs."""
 
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""

@@ -344,7 +344,8 @@ class IpamMetrics:
             "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
         )
         self.unreleased_seconds = r.gauge(
-            "dranet_ipam_unreleased_seconds", "How long the oldest of them has waited; 0 without any"
+            "dranet_ipam_unreleased_seconds",
+            "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
         )
         self.failed_checks = r.gauge(
             "dranet_ipam_failed_checks",

@@ -114,7 +114,7 @@ mounts by name). A plugin's own folders are found in its configuration. */}}
 {{- $mounts := list -}}
 {{- range .sources -}}
 {{- $cni := .cni | default dict -}}
-{{- range $cni | ternary $.folders list }}{{ $mounts = append $mounts (merge (dict "path" .) (get $facts "cni-bin")) }}{{ end -}}
+{{- if $cni }}{{ range $.folders }}{{ $mounts = append $mounts (merge (dict "path" .) (get $facts "cni-bin")) }}{{ end }}{{ end -}}
 {{- $plugin := get $cni "ipam" | default dict -}}
 {{- if eq (get $plugin "type" | default "") "host-local" -}}
 {{- $mounts = append $mounts (merge (dict "path" ($plugin.dataDir | default (get $facts "cni-networks").path)) (get $facts "cni-networks")) -}}
