@@ -357,6 +357,7 @@ class Planner:
             cpus=self._read_cpus(decoded),
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
+            bandwidth=decoded.result.bandwidth,
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):

@@ -155,11 +155,12 @@ def plan_device(
     cpus: CpuSurroundings | None = None,
     host_rules: tuple[AddRule, ...] = (),
     ipoib: tuple[IpoibState, ...] = (),
+    bandwidth: int | None = None,
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
     Args:
-        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules: as in
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, bandwidth: as in
             :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
         rdma_exclusive: RDMA devices belong to one network namespace each, so they also have to move.
         ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
@@ -177,7 +178,9 @@ def plan_device(
         raise DeviceError(f"device {device.name} has no network interface on the host")
     if config.interface.dhcp and lease is None:
         raise ValueError(f"no lease for device {device.name}")
-    inputs = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules)
+    inputs = PlanInput(
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, bandwidth
+    )
     _refuse(device, _check(inputs, rdma_exclusive))
     return AttachPlan(
         device.name,

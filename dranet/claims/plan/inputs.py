@@ -32,6 +32,8 @@ class PlanInput(Struct, frozen=True):
     """Where the config asks for near CPUs."""
     host_rules: tuple[AddRule, ...] = ()
     """The policy rules of the host's namespace."""
+    bandwidth: int | None = None
+    """Bits per second that the allocation took of a shared device, the most that the link may carry."""
 
     @property
     def moves(self) -> bool:
