@@ -34,6 +34,10 @@ _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT
 """Names that Kubernetes itself injects for a Service whose name starts with ``dranet``."""
 
 
+BANDWIDTH_STEP = 1_000_000
+"""Bits per second: the smallest share of a NIC that is counted, and the step from one to the next."""
+
+
 class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
@@ -165,6 +169,21 @@ def _ip_addresses(value: object) -> tuple[str, ...]:
         return tuple(str(ip_address(word)) for word in words)
     except ValueError as error:
         raise ValueError(f"must be IP addresses with commas between them ({error})") from None
+
+
+def _bit_rate(value: object) -> int | None:
+    """Whole megabits per second, the step in which shares are counted; nothing for none."""
+    if value in ("", None):
+        return None
+    from dranet.quantity import NANO, parse_quantity
+
+    try:
+        rate, rest = divmod(parse_quantity(str(value)), NANO)
+    except ValueError:
+        rate, rest = 0, 1
+    if rest or rate <= 0 or rate % BANDWIDTH_STEP:
+        raise ValueError("must be whole megabits per second, e.g. 500M or 10G, or empty")
+    return rate
 
 
 def _two_digits(value: object) -> str:
@@ -352,6 +371,19 @@ class Settings(Struct, frozen=True):
         "CEL expression: network interfaces that it matches may be held by several claims at once, each "
         "with a macvlan, ipvlan or VLAN on top; needs the cluster's feature gate DRAConsumableCapacity; "
         "empty: none is shared",
+    )
+    default_bandwidth: int | None = _setting(
+        None,
+        _bit_rate,
+        "bits per second that a claim takes of a shared device if it does not request dra.net/bandwidth, "
+        "e.g. 1G; the scheduler then counts the bandwidth of shared devices, and each share is limited to "
+        "what its claim took; empty: bandwidth is neither counted nor limited",
+    )
+    assumed_bandwidth: int | None = _setting(
+        None,
+        _bit_rate,
+        "bits per second of a shared device that reports no speed, as in many virtual machines, e.g. 100G; "
+        "empty: such a device has no bandwidth to request until its speed is known",
     )
     attributes_file: Path | None = _setting(
         None,

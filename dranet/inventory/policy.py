@@ -50,7 +50,17 @@ class Policy(Struct, frozen=True, dict=True):
     filter: DeviceFilter | None = None
     shared: DeviceFilter | None = None
     """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
+    default_bandwidth: int | None = None
+    """Bits per second that a claim takes of a shared device if it asks for none; ``None``: not counted."""
+    assumed_bandwidth: int | None = None
+    """Bits per second of a shared device that reports no speed."""
     rules: AttributeRules | None = None
+
+    @cached_property
+    def speeds(self) -> dict[str, int]:
+        """Mbit/s at which the link of a device was last up, by device name. A cable that is pulled must not
+        take away a capacity that claims have."""
+        return {}
 
     @cached_property
     def judged(self) -> dict[str, tuple[Device, Decision]]:

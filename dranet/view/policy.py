@@ -88,6 +88,8 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         prefer_attributes=_preferred(settings.prefer_attributes, rules.names if rules else frozenset()),
         filter=_compile("--filter", settings.filter, settings.driver_name),
         shared=_compile("--shared-devices", settings.shared_devices, settings.driver_name),
+        default_bandwidth=settings.default_bandwidth,
+        assumed_bandwidth=settings.assumed_bandwidth,
         rules=rules,
     )
 
