@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
@@ -62,10 +63,13 @@ from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, Lldp, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
+
+if TYPE_CHECKING:
+    from dranet.driver.lldp import HeardNeighbours, LldpdNeighbours
 
 HEALTH_ECHO_SECONDS = 1.0
 """The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
@@ -148,7 +152,25 @@ class Services:
 
     @cached_property
     def inventory(self) -> Inventory:
-        return Inventory(self._reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+        reader = self._reader
+        if self.neighbours is not None:
+            from dranet.driver.lldp import ReaderWithNeighbours
+
+            reader = ReaderWithNeighbours(reader, self.neighbours, self.settings.offer_link_kinds)
+        return Inventory(reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+
+    @cached_property
+    def neighbours(self) -> HeardNeighbours | LldpdNeighbours | None:
+        if self.settings.lldp is Lldp.OFF or not self._reader.is_live:
+            return None
+        from dranet.driver.lldp import open_source
+
+        return open_source(self.settings)
+
+    async def follow_neighbours(self) -> None:
+        """Hear the switches, for as long as the driver runs."""
+        if self.neighbours is not None:
+            await self.neighbours.run(self._look_again, lambda: self.leadership.state is InstanceState.LEADER)
 
     @cached_property
     def publish(self) -> PublishLoop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Protocol
@@ -51,6 +52,10 @@ class Policy(Struct, frozen=True, dict=True):
     shared: DeviceFilter | None = None
     """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
     rules: AttributeRules | None = None
+    rail_pattern: re.Pattern[str] | None = None
+    """Finds the number of the rail in what a switch announces; ``None``: it does not say."""
+    expected_rails: Mapping[str, int] = field(default_factory=dict)
+    """Which rail an interface, or a PCI address, should be cabled to."""
 
     @cached_property
     def judged(self) -> dict[str, tuple[Device, Decision]]:

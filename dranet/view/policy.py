@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,14 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         filter=_compile("--filter", settings.filter, settings.driver_name),
         shared=_compile("--shared-devices", settings.shared_devices, settings.driver_name),
         rules=rules,
+        rail_pattern=re.compile(settings.rail_pattern) if settings.rail_pattern else None,
+        expected_rails=_expected_rails(settings.expected_rails),
     )
+
+
+def _expected_rails(words: Iterable[str]) -> dict[str, int]:
+    parts = (word.rpartition("=") for word in words)
+    return {name: int(rail) for name, _, rail in parts}
 
 
 def _compile(flag: str, expression: str, driver: str) -> DeviceFilter | None:
