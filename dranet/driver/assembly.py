@@ -165,12 +165,12 @@ class Services:
             return None
         from dranet.driver.lldp import open_source
 
-        return open_source(self.settings)
+        return open_source(self.settings, lambda: self.leadership.state is InstanceState.LEADER)
 
     async def follow_neighbours(self) -> None:
         """Hear the switches, for as long as the driver runs."""
         if self.neighbours is not None:
-            await self.neighbours.run(self._look_again, lambda: self.leadership.state is InstanceState.LEADER)
+            await self.neighbours.run(self._look_again)
 
     @cached_property
     def publish(self) -> PublishLoop:

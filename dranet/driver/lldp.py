@@ -118,14 +118,12 @@ class HeardNeighbours:
     """Listens on the links of the host. ``look`` is for the thread of a scan, ``run`` for the event loop."""
 
     def __init__(
-        self,
-        file: NeighbourFile,
-        clock: Clock = time.monotonic,
-        open_listener: Callable[[], Listener] = Listener,
+        self, file: NeighbourFile, may_write: Callable[[], bool], clock: Clock = time.monotonic
     ) -> None:
+        """``may_write``: whether this instance keeps the file."""
         self._file = file
+        self._may_write = may_write
         self._clock = clock
-        self._open = open_listener
         self._lock = threading.Lock()
         self._neighbours: Neighbours | None = None
         self._listener: Listener | None = None
@@ -137,6 +135,8 @@ class HeardNeighbours:
             neighbours = self._recall()
             neighbours.follow({link.ifname: link.carrier for link in wires}, self._clock())
             neighbours.expire(self._clock())
+            if self._may_write():
+                self._file.write(neighbours.shown)  # before it is published
             return Found(neighbours.shown, (*warnings, *_describe_ambiguous(neighbours)))
 
     def _recall(self) -> Neighbours:
@@ -148,7 +148,7 @@ class HeardNeighbours:
         """A refusal is tried again at the next scan."""
         try:
             if self._listener is None:
-                self._listener = self._open()
+                self._listener = Listener()
                 self._has_listener()
             self._listener.join({link.ifindex: link.ifname for link in wires})
         except KernelError as error:
@@ -156,13 +156,13 @@ class HeardNeighbours:
             return (f"{error.message}{hint}",)
         return ()
 
-    async def run(self, on_change: Callable[[], None], may_write: Callable[[], bool]) -> None:
+    async def run(self, on_change: Callable[[], None]) -> None:
         """Read frames, and end what has not been renewed, until cancelled. ``on_change``: the neighbours are
-        others than at the last scan; ``may_write``: whether this instance keeps the file."""
+        others than before."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._has_listener = lambda: loop.call_soon_threadsafe(woken.set)
         listener: Listener | None = None
-        seen: tuple[LldpNeighbour, ...] | None = None
+        seen, _ = self._expire()
         try:
             while True:
                 woken.clear()
@@ -174,8 +174,6 @@ class HeardNeighbours:
                     seen = shown
                     await asyncio.sleep(SETTLE_SECONDS)
                     on_change()
-                if may_write():
-                    await asyncio.to_thread(self._file.write, shown)
                 if is_full:
                     await asyncio.sleep(PAUSE_SECONDS)
                 await _wait(woken, None if deadline is None else deadline - self._clock())
@@ -237,7 +235,7 @@ class LldpdNeighbours:
         self._clock = clock
         self._neighbours = Neighbours()
 
-    async def run(self, on_change: Callable[[], None], may_write: Callable[[], bool]) -> None:
+    async def run(self, on_change: Callable[[], None]) -> None:
         """Nothing to do: each scan reads the file."""
 
     def close(self) -> None:
@@ -273,11 +271,11 @@ def _read_whole(path: Path) -> tuple[str, float]:
     return content.decode(), written
 
 
-def open_source(settings: Settings) -> HeardNeighbours | LldpdNeighbours:
+def open_source(settings: Settings, may_write: Callable[[], bool]) -> HeardNeighbours | LldpdNeighbours:
     """For the daemon."""
     if settings.lldp is Lldp.LLDPD:
         return LldpdNeighbours(settings.lldpd_file)
-    return HeardNeighbours(NeighbourFile(settings.state_dir))
+    return HeardNeighbours(NeighbourFile(settings.state_dir), may_write)
 
 
 class RecordedNeighbours:

@@ -41,7 +41,7 @@ def find_wires(facts: NodeFacts, offered_kinds: Collection[str] = ()) -> tuple[L
         link
         for link in facts.links
         if link.arp_type == _ARPHRD_ETHER
-        and (link.kind in offered_kinds if link.kind else not link.virtual)
+        and (link.pci_address or link.kind in offered_kinds or not (link.kind or link.virtual))
         and link.pci_address not in virtual
         and not _PORT_NAME.fullmatch(link.phys_port_name)
     )
