@@ -98,7 +98,7 @@ def judge_cabling(devices: Iterable[Device], expected: Mapping[str, int]) -> Cab
         return _find_doubles(cabled)
     wanted = {d.name: rail for d in cabled if (rail := _expected_rail(d, expected)) is not None}
     wrong = (
-        WrongRail(d.name, _ifname(d), describe_port(d.attributes), f"rail {wanted[d.name]}")
+        WrongRail(d.name, ifname_of(d), describe_port(d.attributes), f"rail {wanted[d.name]}")
         for d in cabled
         if d.name in wanted and _rail(d) != wanted[d.name]
     )
@@ -109,7 +109,7 @@ _VF = IS_SRIOV_VF.qualified
 
 
 def _expected_rail(device: Device, expected: Mapping[str, int]) -> int | None:
-    return expected.get(_ifname(device), expected.get(device.pci_address))
+    return expected.get(ifname_of(device), expected.get(device.pci_address))
 
 
 def _find_doubles(devices: Sequence[Device]) -> CablingJudgement:
@@ -119,7 +119,7 @@ def _find_doubles(devices: Sequence[Device]) -> CablingJudgement:
     is_known = usual == 1 and len(counts) > 1
     names = frozenset(device.name for device in devices) if is_known else frozenset()
     wrong = (
-        WrongRail(d.name, _ifname(d), describe_port(d.attributes), "a rail of its own, as other NICs have")
+        WrongRail(d.name, ifname_of(d), describe_port(d.attributes), "a rail of its own, as other NICs have")
         for d in devices
         if counts[_rail(d)] > 1
     )
@@ -157,6 +157,6 @@ def _rail(device: Device) -> int | str:
     return value if isinstance(value, int) else str(value)
 
 
-def _ifname(device: Device) -> str:
+def ifname_of(device: Device) -> str:
     """Also while a pod has it."""
     return device.ifname or str(device.attributes.get(IFNAME.qualified, ""))

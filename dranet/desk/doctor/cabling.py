@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dranet.desk.doctor.checks import Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.desk.doctor.pcie import RAILS
-from dranet.inventory.cabling import describe_port, find_unordered, find_wires, judge_cabling
+from dranet.inventory.cabling import describe_port, find_unordered, find_wires, ifname_of, judge_cabling
 from dranet.settings import Lldp
 from dranet.terminal import count_of
 
@@ -41,7 +41,7 @@ def wrong_rail(seen: Surroundings) -> Iterator[Evaluation]:
 def unordered(seen: Surroundings) -> Iterator[Evaluation]:
     devices = () if seen.expected_rails else find_unordered(seen.offered)
     if devices:
-        ports = (f"{device.ifname or device.name}: {describe_port(device.attributes)}" for device in devices)
+        ports = (f"{ifname_of(device)}: {describe_port(device.attributes)}" for device in devices)
         yield note(f"rails not in the order of GPUs: {join(ports)}")
 
 

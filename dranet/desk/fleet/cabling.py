@@ -9,7 +9,7 @@ without rails each switch serves every address alike, and nothing is found.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -95,18 +95,22 @@ def _judge_rails(cables: Sequence[Cable]) -> Iterator[tuple[Cable, str]]:
 
 
 def _judge_switches(cables: Sequence[Cable]) -> Iterator[tuple[Cable, str]]:
+    """Some nodes may not be known yet, or in part, so three things have to be so: the switch has another NIC
+    of most nodes, this NIC is on another switch on more nodes, and nodes with both have them apart."""
     unnamed = [cable for cable in cables if cable.switch and cable.rail is None]
     places: dict[str, Counter[str]] = defaultdict(Counter)
     switches: dict[str, Counter[str]] = defaultdict(Counter)
+    nodes: dict[str, dict[str, str]] = defaultdict(dict)
     for cable in unnamed:
         places[cable.switch][cable.place] += 1
         switches[cable.place][cable.switch] += 1
+        nodes[cable.node][cable.place] = cable.switch
     for cable in unnamed:
-        here, most_here = places[cable.switch][cable.place], max(places[cable.switch].values())
+        usual, most = min(places[cable.switch].items(), key=lambda item: (-item[1], item[0]))
+        here = places[cable.switch][cable.place]
         elsewhere = max((n for s, n in switches[cable.place].items() if s != cable.switch), default=0)
-        if 2 * here <= most_here and here < elsewhere:
-            yield cable, f"that switch has another NIC of {most_here} like nodes: {_usual(places, cable)}"
-
-
-def _usual(places: Mapping[str, Counter[str]], cable: Cable) -> str:
-    return min(places[cable.switch], key=lambda place: (-places[cable.switch][place], place))
+        if 2 * here > most or here >= elsewhere:
+            continue
+        both = [n for name, n in nodes.items() if name != cable.node and {usual, cable.place} <= n.keys()]
+        if 2 * sum(of_node[usual] != of_node[cable.place] for of_node in both) > len(both):
+            yield cable, f"that switch has another NIC of {most} like nodes: {usual}"

@@ -68,8 +68,10 @@ def _read(ifname: str, entry: dict[str, Any]) -> LldpdNeighbour | None:
         return None
     chassis = next(_dicts(entry.get("chassis")), {})
     name = _value(chassis.get("name"))
-    if not name and len(chassis) == 1 and isinstance(inner := next(iter(chassis.values())), dict):
-        name, chassis = next(iter(chassis)), inner  # `json` has the system's name as key
+    if not name and len(chassis) == 1:
+        ((key, inner),) = chassis.items()
+        if isinstance(inner, dict) and "id" in inner:
+            name, chassis = key, inner  # `json` has the system's name as key
     port = next(_dicts(entry.get("port")), {})
     chassis_id, port_id = _value(chassis.get("id")), _value(port.get("id"))
     if not chassis_id or not port_id:

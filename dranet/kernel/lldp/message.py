@@ -100,12 +100,11 @@ def _read_id(value: bytes, mac: int, address: int) -> str:
 
 def _read_text(value: bytes) -> str:
     """Programs in C pad with NUL. Bytes that are no text are shown in hex."""
-    stripped = value.rstrip(b"\0").strip()
     try:
-        text = stripped.decode()
+        text = value.rstrip(b"\0").strip().decode()
     except UnicodeDecodeError:
-        return stripped.hex(":")
-    return shown_text(text)
+        return value.hex(":")
+    return text if text.isprintable() else value.hex(":")
 
 
 def shown_text(text: str) -> str:
