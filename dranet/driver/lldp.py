@@ -222,7 +222,7 @@ async def _wait(woken: asyncio.Event, seconds: float | None) -> None:
 def _describe_ambiguous(neighbours: Neighbours) -> Iterable[str]:
     for ifname, number in sorted(neighbours.ambiguous.items()):
         yield (
-            f"{ifname}: {number} LLDP neighbours and no way to say which is the nearest, so none is "
+            f"{ifname}: {number} LLDP neighbours of which any may be the nearest, so none is "
             "published; is there a hub, or a relay that forwards LLDP?"
         )
 

@@ -1,4 +1,4 @@
-"""Rails: which links have a cable, which rail its switch says it is, and which cables are on the wrong one.
+"""Rails: which links have a cable, which rail its switch announces, and which cables are on the wrong one.
 
 A rail is never guessed. It comes from the administrator's pattern over what the switch announces, or from a
 rule of theirs. What is judged here needs no other node; ``desk.fleet.cabling`` compares the nodes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,7 +60,8 @@ def announce() -> None:
         for index, (name, port) in zip(PORT_INDEXES, PORTS.items(), strict=False)
     }
     with NetworkNamespace.open(NETNS_FOLDER / FABRIC_NETNS) as fabric:
-        fabric.run(lambda: [send(ifname, frame) for ifname, frame in frames.items()])
+        for ifname, frame in frames.items():
+            fabric.run(partial(send, ifname, frame))
 
 
 Switches = set[tuple[str | None, str | None, int | None]]

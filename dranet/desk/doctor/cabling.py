@@ -32,7 +32,7 @@ def wrong_rail(seen: Surroundings) -> Iterator[Evaluation]:
 @check(
     "rails-unordered",
     RAILS,
-    "whether rails follow the order of the GPUs, where `expected_rails` does not say which are right",
+    "whether rails follow the order of the GPUs, where `expected_rails` does not name the right ones",
     matters="Most fabrics number them so. Two swapped cables look like this; so does a fabric that is "
     "numbered in another way, the same on every node.",
     fix="Compare with the plan of the fabric. If it is right, write it into `expected_rails`, which is then "
@@ -51,7 +51,7 @@ def unordered(seen: Surroundings) -> Iterator[Evaluation]:
     "whether a switch announces itself on each NIC with a carrier, where the setting `lldp` asks for it",
     matters="Without it the NIC has no `rail` and no `switchName`, and a wrong cable is not found.",
     fix="Let the switch port send LLDP; a switch does so every 30 seconds. Some NICs keep the frames for an "
-    "agent in their firmware, which docs/guides/rails.md tells how to switch off.",
+    "agent in their firmware; docs/guides/rails.md shows how to switch it off.",
 )
 def silent(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.settings.lldp is Lldp.OFF:

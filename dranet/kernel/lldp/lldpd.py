@@ -18,7 +18,7 @@ from dranet.kernel.lldp.message import shown_text
 from dranet.model.facts import LldpNeighbour
 
 DEFAULT_TTL = 120
-"""Of the standard, for a neighbour whose TTL is not printed: ``details`` was left out."""
+"""The standard's, for a neighbour whose TTL is not printed: ``details`` was left out."""
 
 
 class LldpdNeighbour(Struct, frozen=True):

@@ -32,12 +32,12 @@ _ADDRESS_BYTES = {1: 4, 2: 16}
 
 
 class Message(Struct, frozen=True):
-    """One LLDPDU. Text is printable; bytes that are none are shown in hex, as a MAC address is."""
+    """One LLDPDU. Text is printable; other bytes are shown in hex, as a MAC address is."""
 
     chassis_id: str
     port_id: str
     ttl: int
-    """Seconds that it is valid; 0: the neighbour says goodbye."""
+    """Seconds that it is valid; 0: the neighbour shuts down."""
     system_name: str = ""
     port_description: str = ""
 

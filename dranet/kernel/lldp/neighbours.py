@@ -1,5 +1,5 @@
-"""Which neighbour each link has now: what frames said, for as long as they said it holds. Without I/O; the
-clock is the caller's.
+"""Which neighbour each link has now: what frames announced, until their TTL is over. Without I/O; the clock
+is the caller's.
 
 A link that is not on the host, because a pod has it, is not heard: its neighbour stays known, and gets its
 whole TTL again when the link returns, because switches announce themselves every 30 seconds only."""
@@ -37,7 +37,7 @@ class _Link:
 
     @property
     def chosen(self) -> Message | None:
-        """The one that the cable leads to: the nearest bridge, if only one says that it is. ``None`` where
+        """The one that the cable leads to: the nearest bridge, if only one claims to be it. ``None`` where
         several do: a guess would be a wrong switch for half of them."""
         nearest = [one for one in self.heard.values() if one.group == NEAREST_BRIDGE]
         found = nearest or list(self.heard.values())
@@ -90,7 +90,7 @@ class Neighbours:
             link.heard.pop(key, None)
         elif key in link.heard or len(link.heard) < MAX_NEIGHBOURS_PER_LINK:
             before = link.heard.get(key)
-            # A relay forwards the other groups: what the nearest bridge said of itself stays said.
+            # A relay forwards the other groups: one that was the nearest stays it.
             nearest = NEAREST_BRIDGE if before is not None and before.group == NEAREST_BRIDGE else group
             link.heard[key] = _Heard(message, nearest, now + message.ttl)
         self._shown = None

@@ -92,7 +92,7 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
     "lldp-silent": (
         (
             replace(
-                with_node(links=tuple(replace(link, carrier=True) for link in LINKS)),
+                with_node(links=tuple(replace(link, carrier=True) for link in HEALTHY.node.links)),
                 settings=Settings(lldp=Lldp.LISTEN),
             ),
             NOTE,
