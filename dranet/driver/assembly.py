@@ -168,7 +168,7 @@ class Services:
         return open_source(self.settings, lambda: self.leadership.state is InstanceState.LEADER)
 
     async def follow_neighbours(self) -> None:
-        """Hear the switches, for as long as the driver runs."""
+        """Hear the switches while the driver runs."""
         if self.neighbours is not None:
             await self.neighbours.run(self._look_again)
 

@@ -53,7 +53,7 @@ class Policy(Struct, frozen=True, dict=True):
     """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
     rules: AttributeRules | None = None
     rail_pattern: re.Pattern[str] | None = None
-    """Finds the number of the rail in what a switch announces; ``None``: it does not say."""
+    """Finds the number of the rail in what a switch announces; ``None``: LLDP gives no rail."""
     expected_rails: Mapping[str, int] = field(default_factory=dict)
     """Which rail an interface, or a PCI address, should be cabled to."""
 

@@ -197,24 +197,6 @@ ERDMA = _dranet(
     ALIBABA_DOMAIN,
 )
 
-# Where its cable goes: only with the setting `lldp`, and `rail` also by a rule of the operator.
-_NO_NEIGHBOUR = "`lldp` is off, or no switch has announced itself"
-RAIL = Attribute(
-    "rail",
-    _I,
-    "number of the rail, as `rail_pattern` finds it in what the switch announces (LLDP); a virtual function "
-    "has that of its physical function. A rule of `attributes_file` may set it instead",
-    "neither says it",
-    may_be_set=True,
-)
-SWITCH_NAME = Attribute("switchName", _S, "system name that the switch announces", _NO_NEIGHBOUR)
-SWITCH_CHASSIS_ID = Attribute(
-    "switchChassisId", _S, "chassis id that the switch announces, mostly a MAC address", _NO_NEIGHBOUR
-)
-SWITCH_PORT_ID = Attribute(
-    "switchPortId", _S, "id of the switch's port, as it announces it: `swp7`, `Ethernet1/5`", _NO_NEIGHBOUR
-)
-
 # What a claim aligns by.
 NEAREST_GPUS = Attribute(
     "nearestGpus",
@@ -252,6 +234,24 @@ RDMA_RATE = Attribute(
 LINK_SPEED = Attribute(
     "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not report it"
 )
+# Where its cable goes: only with the setting `lldp`, and `rail` also by a rule of the operator.
+_NO_NEIGHBOUR = "`lldp` is off, or no switch has announced itself"
+RAIL = Attribute(
+    "rail",
+    _I,
+    "number of the rail, as `rail_pattern` finds it in what the switch announces (LLDP); a virtual function "
+    "has that of its physical function. A rule of `attributes_file` may set it instead",
+    "neither gives one",
+    may_be_set=True,
+)
+SWITCH_NAME = Attribute("switchName", _S, "system name that the switch announces", _NO_NEIGHBOUR)
+SWITCH_CHASSIS_ID = Attribute(
+    "switchChassisId", _S, "chassis id that the switch announces, mostly a MAC address", _NO_NEIGHBOUR
+)
+SWITCH_PORT_ID = Attribute(
+    "switchPortId", _S, "id of the switch's port, as it announces it: `swp7`, `Ethernet1/5`", _NO_NEIGHBOUR
+)
+
 NUMA_NODE_GPUS = Attribute(
     "numaNodeGpus",
     _S,

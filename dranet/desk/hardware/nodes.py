@@ -75,7 +75,7 @@ class Spot:
 
     @property
     def rail(self) -> int | None:
-        """As its switch or a rule of the administrator says."""
+        """From its switch, or from a rule of the administrator."""
         value = value_of(self.device, a.RAIL.qualified)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 

@@ -383,8 +383,8 @@ def rail_shapes(
 
 
 def _rails_everywhere(nodes: Sequence[NodeHardware]) -> set[int]:
-    """Rails that each node has one NIC on, as published. Where a node has two, or a cable is wrong, the rail
-    does not say which NIC is meant."""
+    """Rails that each node has one NIC on, as published. Where a node has two NICs on a rail, the
+    rail does not choose one."""
     counts = [Counter(nic.rail for nic in node.nics) for node in nodes]
     alone = [{rail for rail, n in of_node.items() if rail is not None and n == 1} for of_node in counts]
     return set[int].intersection(*alone)
