@@ -92,6 +92,12 @@ class ProfileProvider(StrEnum):
     NONE = "none"
 
 
+class Lldp(StrEnum):
+    OFF = "off"
+    LISTEN = "listen"
+    LLDPD = "lldpd"
+
+
 class HealthTaints(StrEnum):
     """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
 
@@ -184,6 +190,26 @@ def _bit_rate(value: object) -> int | None:
     if rest or rate <= 0 or rate % BANDWIDTH_STEP:
         raise ValueError("must be whole megabits per second, e.g. 500M or 10G, or empty")
     return rate
+
+
+def _rail_pattern(value: object) -> str:
+    try:
+        if isinstance(value, str) and (not value or re.compile(value).groups == 1):
+            return value
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from None
+    raise ValueError(r"must be a regular expression with one group, the number of the rail, e.g. rail-?(\d+)")
+
+
+def _expected_rails(value: object) -> tuple[str, ...]:
+    words = _words(value)
+    parts = [word.rpartition("=") for word in words]
+    names = [name for name, _, _ in parts]
+    if not all(name and rail.isascii() and rail.isdigit() and len(rail) < 10 for name, _, rail in parts):
+        raise ValueError("must be INTERFACE=RAIL or PCI_ADDRESS=RAIL with commas between, e.g. eth0=0,eth1=1")
+    if len(set(names)) < len(names):
+        raise ValueError("must name each interface once")
+    return words
 
 
 def _two_digits(value: object) -> str:
@@ -468,6 +494,30 @@ class Settings(Struct, frozen=True):
     )
     webhook_refresh_seconds: float = _setting(
         300.0, Seconds(1), "how often the webhook provider is asked again about a device that has not changed"
+    )
+    lldp: Lldp = _setting(
+        Lldp.OFF,
+        Choice(Lldp),
+        "learn the switch and the port at the other end of each cable: off, listen (for LLDP frames on the "
+        "host's links) or lldpd (from lldpd_file)",
+    )
+    lldpd_file: Path = _setting(
+        Path("/run/dranet-lldp/neighbors.json"),
+        _absolute_path,
+        "with lldp lldpd: what the node writes here again and again with `lldpcli -f json show neighbors "
+        "details`; a neighbour holds for its TTL after the file was written",
+    )
+    rail_pattern: str = _setting(
+        "",
+        _rail_pattern,
+        "regular expression whose one group is the number of the rail in `SWITCH PORT DESCRIPTION`, as the "
+        r"switch announces them, e.g. ^leaf-(\d+) or rail-?(\d+); empty: LLDP gives no rail",
+    )
+    expected_rails: tuple[str, ...] = _setting(
+        (),
+        _expected_rails,
+        "the rail that each interface or PCI address should be cabled to, e.g. eth0=0,eth1=1; another one is "
+        "reported; empty: only two NICs on one rail are",
     )
     publish_gpus: PublishGpus = _setting(
         PublishGpus.AUTO,

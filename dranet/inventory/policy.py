@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Protocol
@@ -55,6 +56,10 @@ class Policy(Struct, frozen=True, dict=True):
     assumed_bandwidth: int | None = None
     """Bits per second of a shared device that reports no speed."""
     rules: AttributeRules | None = None
+    rail_pattern: re.Pattern[str] | None = None
+    """Finds the number of the rail in what a switch announces; ``None``: LLDP gives no rail."""
+    expected_rails: Mapping[str, int] = field(default_factory=dict)
+    """Which rail an interface, or a PCI address, should be cabled to."""
 
     @cached_property
     def speeds(self) -> dict[str, int]:

@@ -393,7 +393,7 @@ def _rank(name: str, prefer_attributes: tuple[str, ...]) -> _Rank:
     place = preferred.index(name) if name in preferred else len(preferred)
     if name in a.ESSENTIAL_NAMES:
         return (0, a.PLACES[name], name)
-    if name not in a.PLACES:
+    if name not in a.PLACES or name in a.SETTABLE_NAMES:
         return (1, place, name)
     return (2, place, name) if name in preferred else (3, a.PLACES[name], name)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +94,14 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         default_bandwidth=settings.default_bandwidth,
         assumed_bandwidth=settings.assumed_bandwidth,
         rules=rules,
+        rail_pattern=re.compile(settings.rail_pattern) if settings.rail_pattern else None,
+        expected_rails=_expected_rails(settings.expected_rails),
     )
+
+
+def _expected_rails(words: Iterable[str]) -> dict[str, int]:
+    parts = (word.rpartition("=") for word in words)
+    return {name: int(rail) for name, _, rail in parts}
 
 
 def _compile(flag: str, expression: str, driver: str) -> DeviceFilter | None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dranet.cluster.events import WARNING as WARNING_EVENT
 from dranet.cluster.pods import is_ready
 from dranet.desk.explain.subject import label_of
+from dranet.desk.fleet.cabling import find_miscabled, read_cables
 from dranet.desk.fleet.nodes import (
     ClaimDevice,
     DeviceKey,
@@ -43,7 +44,9 @@ class FleetObjects(Struct, frozen=True):
 def read_fleet(objects: FleetObjects, driver: str) -> tuple[FleetNode, ...]:
     """Every node, those with problems first."""
     reader = _Reader(objects, driver)
-    nodes = (reader.read(name) for name in reader.names)
+    nodes = [reader.read(name) for name in reader.names]
+    wrong = find_miscabled(cable for node in nodes for cable in read_cables(node.name, node.slices))
+    nodes = [replace(node, miscabled=wrong.get(node.name, ())) for node in nodes]
     judged = (replace(node, problems=tuple(find_problems(node))) for node in nodes)
     return tuple(sorted(judged, key=lambda n: (n.severity is None, n.severity or 0, n.name)))
 
@@ -97,7 +100,7 @@ class _Reader:
             tuple(device for device in self._claimed[name] if device.device[0] == self._driver),
             tuple(self._iter_taints(slices)),
             tuple(self._events[name]),
-            self._objects.nodes is None or name in self._bodies,
+            is_known=self._objects.nodes is None or name in self._bodies,
         )
 
     def _is_ours(self, body: JsonObject) -> bool:
