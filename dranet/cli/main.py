@@ -53,6 +53,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
             "dranet.cli.topology", "show the distances of NICs and GPUs: tree, matrix, picture"
         ),
         "nodes": Command("dranet.desk.cli.nodes", "show all nodes: drivers, devices, claims, problems"),
+        "fabric": Command(
+            "dranet.desk.cli.fabric", "show switches, rails and nodes, and what does not fit; export them"
+        ),
         "capture": Command("dranet.cli.look", "write all hardware facts of this node as one document"),
     },
     "Look after a node": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -51,14 +51,19 @@ def natural_key(text: str) -> NaturalKey:
 
 
 def name_switches(links: Iterable[Link]) -> Mapping[str, str]:
-    """Names of the switches by identity. Two of one name, as switches have from the factory, are told apart
-    by their chassis id."""
+    """Names of the switches by identity. Two of one name, as switches have from the factory, get their
+    chassis id as well."""
     names: dict[str, str] = {}
     for link in links:
         if link.switch and (link.switch_name or link.switch not in names):
             names[link.switch] = link.switch_name or link.switch
     uses = Counter(names.values())
     return {switch: name if uses[name] == 1 else f"{name} ({switch})" for switch, name in names.items()}
+
+
+def count_switches(switches: Collection[str], kind: str = "") -> str:
+    """``1 switch``, ``8 leaf switches``."""
+    return f"{len(switches)} {kind}switch{'' if len(switches) == 1 else 'es'}"
 
 
 def group_by_node(links: Iterable[Link]) -> Mapping[str, Sequence[Link]]:

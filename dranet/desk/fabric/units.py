@@ -98,6 +98,6 @@ def _make_unit(nodes: Iterable[str], fabric: Mapping[str, Sequence[Link]]) -> Un
 
 
 def _expect(switches: Counter[str]) -> Expectation:
-    """Of equally many the leaf of the first node, which :class:`Counter` has first."""
+    """Return the most frequent leaf; among equals the one of the first node, which a Counter has first."""
     switch, nodes = switches.most_common(1)[0]
     return Expectation(switch, nodes, switches.total())
