@@ -73,6 +73,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "seccomp": Command("dranet.cli.pod", "print the driver's seccomp profile, or put it on the node"),
         "installed": Command("dranet.cli.installed", "exit with 0 if the driver is ready on its nodes"),
     },
+    "Run by the chart's Deployment": {
+        "label": Command("dranet.cli.label", "keep the labels of nodes about their place in the fabric"),
+    },
     "Other commands": {
         "version": Command(
             "dranet.desk.cli.version", "print the versions of this program and of the drivers"

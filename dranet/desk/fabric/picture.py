@@ -13,7 +13,7 @@ from dranet.desk.fabric.fabric import Fabric, Place
 from dranet.desk.fabric.hostlist import compress
 from dranet.desk.fabric.levels import Source
 from dranet.desk.fabric.links import Link, choose_fabric_links, count_switches, natural_key
-from dranet.desk.fabric.misfits import Misfit, describe_speed, misfits_by_node
+from dranet.desk.fabric.misfits import Misfit, MisfitKind, describe_speed, misfits_by_node
 from dranet.pictures.layout import Block, Drawing, Line, Rect, Shape, Text, fit_text, text_width, wrap_text
 from dranet.terminal import count_of, printable
 
@@ -120,7 +120,7 @@ def _unit_panel(fabric: Fabric, place: Place, by_node: Mapping[str, Sequence[Mis
         pins.append(_node_label(label, nodes, y, has_misfit=bool(nodes and by_node.get(nodes[0]))))
         if nodes:
             pins += _pins(fabric, nodes, shown, positions, y, by_node)
-            content.shapes += _stray_cables(fabric, nodes, place, shown, positions, leaf_positions, y)
+            content.shapes += _stray_cables(fabric, nodes, shown, positions, leaf_positions, y)
     content.shapes += _leaves(fabric, shown)
     content.shapes += pins
     content.height = top + _ROW * len(rows) - (_ROW - _PIN_HEIGHT)
@@ -148,8 +148,9 @@ def _rail(column: _Column) -> int:
 
 
 def _rows(place: Place, by_node: Mapping[str, Sequence[Misfit]]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Nodes with a misfit first, near the leaves."""
+    """Nodes with a misfit first, near the leaves; of these first the ones whose cables are swapped."""
     odd = [node for node in place.nodes if node in by_node]
+    odd.sort(key=lambda node: all(one.kind is not MisfitKind.SWAPPED for one in by_node[node]))
     even = [node for node in place.nodes if node not in by_node]
     yield from ((node, (node,)) for node in odd[:MOST_ROWS])
     if len(odd) > MOST_ROWS:
@@ -214,17 +215,19 @@ def _pins(
         x = positions[column.place] - _PIN / 2
         style = "box nic wrong" if link.device in odd else "box nic"
         style = style if link.is_cabled else f"{style} loose"
-        text, room = fit_text(printable(_pin_text(fabric, link, column, nodes)), 11, _PIN - 8), _PIN - 8
+        room = _PIN - 8
+        words = _pin_text(fabric, link, column, is_odd=link.device in odd)
+        text = fit_text(printable(words), 11, room)
         texts = (Text(x + _PIN / 2, y + 17, text, 11, "small", room, "middle"),)
         yield Rect(x, y, _PIN, _PIN_HEIGHT, style, 6, texts, _pin_tooltip(fabric, link, nodes, by_node))
 
 
-def _pin_text(fabric: Fabric, link: Link, column: _Column, nodes: Sequence[str]) -> str:
+def _pin_text(fabric: Fabric, link: Link, column: _Column, *, is_odd: bool) -> str:
     if not link.is_cabled:
         return f"{link.name}: none"
     if link.switch != column.leaf:
         return f"→ {fabric.switches[link.switch]}"
-    return link.name if len(nodes) > 1 or not link.port else f"{link.name} {link.port}"
+    return f"{link.name} {describe_speed(link.speed_mbps)}" if is_odd and link.speed_mbps else link.name
 
 
 def _pin_tooltip(
@@ -242,15 +245,12 @@ def _pin_tooltip(
 def _stray_cables(
     fabric: Fabric,
     nodes: Sequence[str],
-    place: Place,
     columns: Sequence[_Column],
     positions: Mapping[tuple[str, str], float],
     leaf_positions: Mapping[str, float],
     y: float,
 ) -> Iterator[Shape]:
     """The cables that lead to another leaf of the unit."""
-    if len(nodes) > 1 and nodes[0] != place.nodes[0]:
-        return
     links = {link.place: link for link in choose_fabric_links(fabric.nodes[nodes[0]].links)}
     for column in columns:
         link = links.get(column.place)

@@ -64,6 +64,35 @@ def read_node(name: str, slices: Collection[JsonObject]) -> NodeReading:
     return NodeReading(name, tuple(links), {key: frozenset(found) for key, found in placement.items()})
 
 
+_READ = frozenset(
+    {
+        *CLOUD_OF_ATTRIBUTE,
+        *(_CHASSIS, _PORT, _SWITCH, _RAIL),
+        *(one.qualified for one in (IFNAME, IS_SRIOV_VF, LINK_SPEED, PCI_ADDRESS, PCI_DEVICE, TYPE, VIRTUAL)),
+    }
+)
+
+
+def keep_what_is_read(body: JsonObject) -> JsonObject:
+    """A slice with the fields that are read here, for a program that remembers all of
+    them."""
+    spec = body["spec"]
+    prefix = f"{spec['driver']}/"
+    devices = [
+        {
+            "name": device["name"],
+            "attributes": {
+                name: value
+                for name, value in (device.get("attributes") or {}).items()
+                if name in _READ or prefix + name in _READ
+            },
+        }
+        for device in spec.get("devices") or ()
+    ]
+    kept = {key: spec[key] for key in ("driver", "pool", "nodeName") if key in spec}
+    return {"spec": {**kept, "devices": devices}}
+
+
 class _Values:
     """Attributes of a device. Those of the driver's own domain may be written without it."""
 
