@@ -31,8 +31,9 @@ def _cloud(key: str, title: str, *names: str) -> Source:
 CLOUDS = (
     _cloud("gce", "Compute Engine's placement", "block", "subBlock", "host"),
     _cloud("oke", "Oracle's placement", "hpcIslandId", "networkBlockId", "localBlockId", "rackId"),
-    _cloud("azure", "Azure's placement", "interconnectGroupId", "placementGroupId"),
-    _cloud("aws", "EC2's placement", "networkNodeLayer1", "networkNodeLayer2", "networkNodeLayer3"),
+    _cloud("azure", "Azure's placement", "interconnectGroupId", "interconnectSubgroupId", "placementGroupId"),
+    _cloud("aws", "EC2's placement", *(f"networkNodeLayer{number}" for number in (1, 2, 3, 4))),
+    _cloud("coreweave", "CoreWeave's placement", "fabric", "superpod", "leafgroup"),
 )
 
 CLOUD_OF_ATTRIBUTE: Mapping[str, Source] = {
