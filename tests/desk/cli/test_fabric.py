@@ -19,7 +19,7 @@ from dranet.desk.fabric.fabric import read_fabric
 from dranet.desk.fabric.picture import draw_fabric
 from dranet.pictures.svg import render_svg
 from tests.desk.fabric.fabrics import Cabling, cable, change, swap, unplug
-from tests.desk.fabric.slices import make_slice, make_slices, placed
+from tests.desk.fabric.slices import FLEET, make_fleet, make_slice, make_slices, placed
 from tests.support.executed_lines import count_steps
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -238,3 +238,7 @@ def test_a_leaf_that_is_in_every_node_does_not_join_them() -> None:
     for node in range(100):
         change(cabling, (f"gpu-{node}", 7), switch="02:ff", switch_name="shared")
     assert len(read_fabric(make_slices(cabling.values()), "dra.net").places) == 50
+
+
+def test_the_fleet_of_the_documentation_is_up_to_date() -> None:
+    assert FLEET.read_text() == make_fleet()

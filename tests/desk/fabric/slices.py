@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dranet.desk.fabric.links import Link, group_by_node
+from tests.desk.fabric.fabrics import cable, change, swap, unplug
 
 JsonObject = dict[str, Any]
 
@@ -55,3 +58,25 @@ def placed(node: str, **values: str) -> JsonObject:
     parts = {name: name.partition("_") for name in values}
     found = {f"{parts[name][0]}.dra.net/{parts[name][2]}": {"string": text} for name, text in values.items()}
     return make_slice(node, {"eth0": {"dra.net/ifName": {"string": "eth0"}, **found}})
+
+
+FLEET = Path(__file__).parents[2] / "data/fleet/two-units.json"
+"""The fleet of the documentation: two units of eight nodes, with cables that do not fit."""
+
+
+def make_fleet() -> str:
+    """Its text, a device on each line. ``python -m tests.desk.fabric.slices`` writes it."""
+    cabling = cable(2, 8)
+    swap(cabling, ("gpu-2", 3), ("gpu-2", 5))
+    unplug(cabling, ("gpu-5", 1))
+    change(cabling, ("gpu-12", 6), speed_mbps=200_000)
+    change(cabling, ("gpu-10", 2), switch="02:00:00:00:00:02", switch_name="leaf-0-2", port="Ethernet1/40")
+    slices = [
+        json.dumps(one).replace('{"name": "pci-', '\n  {"name": "pci-')
+        for one in make_slices(cabling.values())
+    ]
+    return '{"apiVersion": "v1", "kind": "List", "items": [\n' + ",\n".join(slices) + "\n]}\n"
+
+
+if __name__ == "__main__":
+    FLEET.write_text(make_fleet())
