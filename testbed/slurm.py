@@ -57,7 +57,7 @@ _SCRIPT = """\
 set -e
 hostname controller
 ip link set lo up
-ip address add 192.0.2.1/32 dev lo  # it looks up no address where there is none but the loopback's
+ip address add 192.0.2.1/32 dev lo  # without it no address but the loopback's is looked up
 for folder in $IN_MEMORY; do mount -t tmpfs none "$ROOT/$folder"; done
 mount -t proc none "$ROOT/proc"
 mount --bind /dev "$ROOT/dev"

@@ -217,7 +217,7 @@ class TestHelm:
         assert "not labeled" in await shell.run("\n".join(commands[:-1]))  # they are there already
         refused = await shell.fail(f"kubectl {_AS_LABELS} label nodes --all pool=other")
         assert "this account changes only labels that begin with fabric.dra.net/" in refused
-        refused = await shell.fail(f"kubectl {_AS_LABELS} patch nodes $(kubectl get nodes -o name) {_CORDON}")
+        refused = await shell.fail(f"kubectl {_AS_LABELS} patch $(kubectl get nodes -o name) {_CORDON}")
         assert "this account changes nothing of a node but labels" in refused
         await shell.run(f"helm rollback dranet --namespace dranet-system\n{_ROLLED_OUT}")
         assert await has_labels(shell, {"block", "subBlock"})
