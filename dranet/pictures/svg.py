@@ -38,7 +38,7 @@ _LIGHT = """
 .box.faulty{stroke:#c22f2f;stroke-width:3}
 .box.wrong,.cable.wrong{stroke:#c22f2f;stroke-width:3}
 .box.loose{stroke-dasharray:4 3}
-.nodename{fill:none;stroke:none}
+.nodename{fill:#f5f7fa;stroke:none}
 .nodename.wrong{fill:#fbe9e9}
 .pill{fill:#0f766e;stroke:none}
 .pill.far{fill:#687380;stroke:none}
@@ -59,6 +59,7 @@ _DARK = """
 .held{fill:#1f262e;stroke:#56616d}
 .box.taken{stroke:#7ab8ff}
 .box.faulty,.box.wrong,.cable.wrong{stroke:#ff8080}
+.nodename{fill:#171e26}
 .nodename.wrong{fill:#4a2222}
 .bus{stroke:#2dd4bf}
 .far{stroke:#5d6874}
