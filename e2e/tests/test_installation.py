@@ -57,7 +57,6 @@ _WRONG_VALUES = {
 and by helm's own rules."""
 _LABELS_ROLLED_OUT = _ROLLED_OUT.replace("daemonset/dranet", "deployment/dranet-topology-labels")
 _AS_LABELS = "--as=system:serviceaccount:dranet-system:dranet-topology-labels"
-_CORDON = """--patch '{"spec": {"unschedulable": true}}'"""
 _FABRIC = f"{sys.executable} -m dranet.cli.main fabric"
 _IGNORED = re.compile(r" kube-node-lease | test-[0-9]+\b")
 _WITHDRAWN_SECONDS = 90.0
@@ -217,7 +216,7 @@ class TestHelm:
         assert "not labeled" in await shell.run("\n".join(commands[:-1]))  # they are there already
         refused = await shell.fail(f"kubectl {_AS_LABELS} label nodes --all pool=other")
         assert "this account changes only labels that begin with fabric.dra.net/" in refused
-        refused = await shell.fail(f"kubectl {_AS_LABELS} patch $(kubectl get nodes -o name) {_CORDON}")
+        refused = await shell.fail(f"kubectl {_AS_LABELS} taint nodes --all a=b:NoSchedule")
         assert "this account changes nothing of a node but labels" in refused
         await shell.run(f"helm rollback dranet --namespace dranet-system\n{_ROLLED_OUT}")
         assert await has_labels(shell, {"block", "subBlock"})
