@@ -31,7 +31,7 @@ SETTLE_SECONDS = 5.0
 COMPARE_SECONDS = 300.0
 """At least this often the labels are compared with those of the nodes."""
 HOLD_SECONDS = 300.0
-"""A node whose place is no longer known keeps its labels for so long: a driver that restarts has heard no
+"""A node whose place is no longer known keeps its labels meanwhile: a driver that restarts has heard no
 neighbour yet."""
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         default=HOLD_SECONDS,
         metavar="SECONDS",
-        help="keep the labels of a node whose place is unknown for so long (%(default)g)",
+        help="how long a node whose place is unknown keeps its labels (%(default)g)",
     )
     parser.set_defaults(run=run)
 

@@ -24,7 +24,7 @@ class Place(Struct, frozen=True):
     """A value for each level of the source, from wide to close; empty where it is unknown."""
     nodes: tuple[str, ...]
     unit: Unit | None = None
-    """Of nodes with LLDP neighbours."""
+    """For nodes with LLDP neighbours."""
 
     @property
     def name(self) -> str:

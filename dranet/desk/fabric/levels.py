@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Source(Struct, frozen=True):
-    """Who knows where a node is."""
+    """What the place of a node is known from."""
 
     key: str
     title: str

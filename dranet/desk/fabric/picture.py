@@ -120,7 +120,7 @@ def _unit_panel(fabric: Fabric, place: Place, by_node: Mapping[str, Sequence[Mis
         pins.append(_node_label(label, nodes, y, has_misfit=bool(nodes and by_node.get(nodes[0]))))
         if nodes:
             pins += _pins(fabric, nodes, shown, positions, y, by_node)
-            content.shapes += _stray_cables(fabric, nodes, shown, positions, leaf_positions, y)
+            content.shapes += _crossing_cables(fabric, nodes, shown, positions, leaf_positions, y)
     content.shapes += _leaves(fabric, shown)
     content.shapes += pins
     content.height = top + _ROW * len(rows) - (_ROW - _PIN_HEIGHT)
@@ -242,7 +242,7 @@ def _pin_tooltip(
     )
 
 
-def _stray_cables(
+def _crossing_cables(
     fabric: Fabric,
     nodes: Sequence[str],
     columns: Sequence[_Column],

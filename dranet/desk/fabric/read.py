@@ -31,7 +31,7 @@ Placement = Mapping[str, frozenset[str]]
 
 
 class NodeReading(Struct, frozen=True):
-    """What the slices of one node say."""
+    """The content of one node's slices, as far as the fabric needs it."""
 
     name: str
     links: tuple[Link, ...]

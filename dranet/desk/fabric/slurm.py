@@ -79,7 +79,7 @@ def _name_paths(paths: Iterable[_Path]) -> Mapping[_Path, str]:
 
 
 class Block(Struct, frozen=True):
-    """Nodes that are as close as the network tells."""
+    """Nodes that are as close as the network distinguishes."""
 
     name: str
     nodes: tuple[str, ...]
