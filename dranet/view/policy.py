@@ -4,10 +4,8 @@ we run. The file is read whole: its rules, or every problem with file and line."
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -108,6 +108,13 @@ OTHER: JsonObject = {
         "annotations": {"a": "b"},
         "namespace": "grafana",
     },
+    "topologyLabels": {
+        "enabled": True,
+        "holdSeconds": 7,
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    },
     "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
     "podAnnotations": {"a": "b"},
     "podLabels": {"a": "b"},
@@ -150,7 +157,7 @@ BESIDE: dict[str, JsonObject] = {
     "metrics.authentication": {"metrics": {"tls": {"secretName": "mine", "clientCASecretName": "mine"}}},
     **{
         f"{part}.{name}": {part: _ON}
-        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards")
+        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards", "topologyLabels")
         for name in OTHER[part]
         if name != "enabled"
     },
