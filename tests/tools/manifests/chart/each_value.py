@@ -21,6 +21,7 @@ OTHER: JsonObject = {
     "global": {"imageRegistry": "g.example", "imagePullSecrets": ["global"]},
     "settings": {"log_level": "debug"},
     "attributes": [{"set": {"rail": 7}}],
+    "ipam": {"storage": {"cni": {"ipam": {"type": "host-local"}}}},
     "pools": [{"name": "gpu"}],
     "nodeSelector": {"example.com/nic": "yes"},
     "affinity": PODS["affinity"],
