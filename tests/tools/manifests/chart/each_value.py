@@ -23,6 +23,7 @@ OTHER: JsonObject = {
     "settings": {"log_level": "debug", **WEBHOOK},
     "webhook": {"caSecretName": "mine", "clientSecretName": "mine"},
     "attributes": [{"set": {"rail": 7}}],
+    "ipam": {"storage": {"cni": {"ipam": {"type": "host-local"}}}},
     "pools": [{"name": "gpu"}],
     "nodeSelector": {"example.com/nic": "yes"},
     "affinity": PODS["affinity"],
