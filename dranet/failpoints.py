@@ -21,7 +21,7 @@ class Failpoint(StrEnum):
     """The claim is known, and nothing has been done for it."""
     PREPARE_PROFILE_NOTED = "prepare:profile-noted"
     """The journal has the profiles that the provider is about to be asked for."""
-    PREPARE_PROFILE_GIVEN = "prepare:profile-given"
+    PREPARE_PROFILE_OBTAINED = "prepare:profile-obtained"
     """The provider has given the profiles of a claim, of which no record exists yet."""
     PREPARE_LEASE_TAKEN = "prepare:lease-taken"
     """A DHCP server has granted an address that no record contains yet."""
