@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 NODE_SECONDS = 10.0
 """How long the Node object has time before DMI alone decides: a role may not allow to read it."""
 ANSWER_SECONDS = 10.0
-"""Of all that is asked in one turn."""
+"""The time limit for all requests of one turn."""
 REFRESH_SECONDS = 600.0
 """A live migration moves a machine to another host; a subnet or a label changes more seldom still."""
 RETRY_SECONDS = (1.0, 60.0)
