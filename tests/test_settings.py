@@ -166,3 +166,31 @@ def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> N
         "10.0.0.5",
         "2001:db8::5",
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"cloud_provider": "webhook"}, "--cloud-provider webhook without --webhook-url"),
+        ({"profile_provider": "webhook"}, "--profile-provider webhook without --webhook-url"),
+        ({"webhook_url": "http://p"}, "--webhook-url, and nothing is asked of it"),
+        ({"webhook_url": "http://p", "profile_provider": "cloud"}, "nothing is asked of it"),
+        ({"webhook_client_cert": "/a.crt"}, "--webhook-client-cert and --webhook-client-key: one without"),
+    ],
+)
+def test_a_webhook_provider_is_asked_for_something_and_is_somewhere(
+    flags: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings(flags, {})
+
+
+def test_dranets_values_for_providers_work() -> None:
+    flags = {
+        "cloud_provider": "webhook",
+        "profile_provider": "webhook",
+        "webhook_url": "http://127.0.0.1:8080",
+    }
+    settings = load_settings(flags, {})
+    assert (settings.cloud_provider, settings.profile_provider) == ("webhook", "webhook")
+    assert load_settings({"profile_provider": "none"}, {}).profile_provider == "none"

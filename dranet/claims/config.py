@@ -37,6 +37,7 @@ from dranet.model.parameters.part import (
 
 if TYPE_CHECKING:
     from dranet.cel import ValueExpression
+    from dranet.model.provider import ProvidedConfig
 
 
 class ClassPolicy(Struct, frozen=True):
@@ -198,15 +199,6 @@ def _show(value: object) -> str:
             return "an object"
         case _:
             return "a list"
-
-
-class ProvidedConfig(Struct, frozen=True):
-    """What a provider wants for a device, or gives for a profile; as an administrator's word, no policy
-    limits it."""
-
-    owner: str
-    """As messages call it: ``profile rail (from the webhook provider http://127.0.0.1:8080)``."""
-    parameters: Mapping[str, object]
 
 
 class SelectedResult(Struct, frozen=True):

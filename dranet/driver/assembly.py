@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ from dranet.driver.probes.http import Access, TokenReviews
 from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
+from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile import (
     ActionLog,
@@ -62,17 +63,17 @@ from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
+from dranet.model.device import Device
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, ProfileProvider, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, Lldp, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
 if TYPE_CHECKING:
-    from dranet.driver.profiles import Profiles
-    from dranet.providers.webhook import WebhookClient
+    from dranet.driver.lldp import HeardNeighbours, LldpdNeighbours
 
 HEALTH_ECHO_SECONDS = 1.0
 """The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
@@ -108,7 +109,6 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
-        self._find_ipam = open_ipam_file(settings)
         for name, value in vars(type(self)).items():
             if isinstance(value, cached_property):
                 getattr(self, name)
@@ -156,13 +156,18 @@ class Services:
 
     @cached_property
     def inventory(self) -> Inventory:
+        reader = self._reader
+        if self.neighbours is not None:
+            from dranet.driver.lldp import ReaderWithNeighbours
+
+            reader = ReaderWithNeighbours(reader, self.neighbours, self.settings.offer_link_kinds)
         return Inventory(
-            self._reader,
+            reader,
             self._policy.get,
             self.store,
             self._metrics,
             self._gpus.judge,
-            lambda: self.cloud.facts if self._reader.is_live else (),  # a capture has its own
+            lambda: self.providers.facts if self._reader.is_live else (),  # a capture has its own
         )
 
     @cached_property
@@ -174,6 +179,33 @@ class Services:
             self._metrics.cloud,
             on_change=self._look_again,
         )
+
+    @cached_property
+    def providers(self) -> Providers:
+        return Providers(
+            self.settings,
+            self.cloud,
+            self.store,
+            self._metrics,
+            self._get_offered_devices,
+            on_change=self._look_again,
+        )
+
+    def _get_offered_devices(self) -> Iterable[Device]:
+        return self.inventory.view.offered.values()
+
+    @cached_property
+    def neighbours(self) -> HeardNeighbours | LldpdNeighbours | None:
+        if self.settings.lldp is Lldp.OFF or not self._reader.is_live:
+            return None
+        from dranet.driver.lldp import open_source
+
+        return open_source(self.settings, lambda: self.leadership.state is InstanceState.LEADER)
+
+    async def follow_neighbours(self) -> None:
+        """Hear the switches while the driver runs."""
+        if self.neighbours is not None:
+            await self.neighbours.run(self._look_again)
 
     @cached_property
     def publish(self) -> PublishLoop:
@@ -231,6 +263,7 @@ class Services:
         facts = self.inventory.view.facts
         self.reconcile.scanned(facts.links)
         self.alignment.scanned(facts.gpus)
+        self.providers.scanned()
 
     # --- GPUs: which driver serves them, which pods have them, how they are aligned ---
 
@@ -349,9 +382,9 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
-                find_ipam=self._find_ipam,
+                find_ipam=self._ipam.find,
+                find_provided=self.providers.find_config,
                 refresh_gpu_owners=self._ask_about_gpus,
-                find_provided=self.cloud.find_config,
             ),
             state=ClaimState(
                 self.store,
@@ -360,7 +393,7 @@ class Services:
                 self._container_files,
                 self._work,
                 self._ipam,
-                self._profiles,
+                self.providers.profiles,
             ),
             announcer=self._announcer,
             metrics=self._metrics,
@@ -378,23 +411,6 @@ class Services:
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
 
     @cached_property
-    def _profiles(self) -> Profiles | None:
-        if self._webhook is None or self.settings.profile_provider is not ProfileProvider.WEBHOOK:
-            return None
-        from dranet.driver.profiles import Profiles
-
-        return Profiles(self._webhook, self.store, self._metrics)
-
-    @cached_property
-    def _webhook(self) -> WebhookClient | None:
-        """One client for all that the provider is asked."""
-        if not self.settings.webhook_url:
-            return None
-        from dranet.providers.webhook import open_client
-
-        return open_client(self.settings, self._metrics.webhook.asked)
-
-    @cached_property
     def _ipam(self) -> Ipam:
         return Ipam(
             self.store,
@@ -402,6 +418,7 @@ class Services:
             self._announcer,
             self._metrics,
             IpamClient(self.settings.cni_bin_dirs),
+            open_ipam_file(self.settings),
         )
 
     @cached_property
@@ -490,10 +507,9 @@ class Services:
             self.store,
             self._runtime_view,
             self._snapshots,
-            Reconcilers(pods, self.files, owners),
+            Reconcilers(pods, self.files, owners, self._look_outside),
             self._actions,
             self._preparer.finish,
-            self._look_outside,
             self.settings.reconcile_seconds,
         )
 
@@ -502,8 +518,7 @@ class Services:
         try:
             await self._ipam.look(self._work)
         finally:
-            if self._profiles is not None:
-                await self._profiles.look(self._work)
+            await self.providers.look(self._work)
 
     # --- instances: which of them leads, and how one leaves ---
 
@@ -613,7 +628,8 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates, *self.cloud.read_findings()]
+        own = judge_all(self.settings, *peers, served, self._ipam.read_state())
+        return [*own, *certificates, *self.providers.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 

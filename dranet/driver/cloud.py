@@ -30,7 +30,7 @@ from dranet.settings import CloudProvider
 from dranet.telemetry import CloudMetrics, Outcome
 
 if TYPE_CHECKING:
-    from dranet.claims.config import ProvidedConfig
+    from dranet.model.provider import ProvidedConfig
     from dranet.providers.cloud.answers import CloudFacts, Remembered
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,9 @@ REFRESH_SECONDS = 600.0
 """A live migration moves a machine to another host; a subnet or a label changes more seldom still."""
 RETRY_SECONDS = (1.0, 60.0)
 _MOST_BYTES = 1 << 20
+
+
+_NO_CLOUD = (CloudProvider.OFF, CloudProvider.WEBHOOK)
 
 
 class CloudRules(Struct, frozen=True):
@@ -136,7 +139,7 @@ class CloudWatch:
 
     @property
     def _is_wanted(self) -> bool:
-        return self._rules.provider is not CloudProvider.OFF or bool(self._rules.labels)
+        return self._rules.provider not in _NO_CLOUD or bool(self._rules.labels)
 
     def _recall(self) -> tuple[ProvidedFacts, ...]:
         known = self._memory.read()
@@ -156,7 +159,7 @@ class CloudWatch:
         """What the cloud's network needs of the device."""
         if self._answer is None or not self._answer.configs:
             return None
-        from dranet.claims.config import ProvidedConfig
+        from dranet.model.provider import ProvidedConfig
 
         mac = str(device.attributes.get(MAC.qualified, "")).lower()
         found = self._answer.configs.get(mac)
@@ -170,7 +173,7 @@ class CloudWatch:
         if provider is not self._provider:
             self._provider, self._answer = provider, None
             self._update()
-        if provider is CloudProvider.OFF:
+        if provider in _NO_CLOUD:
             return
         log.info("the node is in a cloud", extra={"context": {"provider": str(provider)}})
         retries = Backoff(*RETRY_SECONDS)
@@ -280,7 +283,7 @@ class CloudWatch:
 
     def read_findings(self) -> list[Finding]:
         """One for the doctor, where a cloud is asked at all."""
-        if self._provider is CloudProvider.OFF:
+        if self._provider in _NO_CLOUD:
             return []
         if not self._failure:
             count = sum(len(one.attributes) for one in self.facts)

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.claims.config import ProvidedConfig, SelectedResult, choose_pod, decode_configs, select_results
+from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
 from dranet.claims.plan.device import check_pod, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
@@ -49,7 +49,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
-from dranet.model.provider import ProfileWish, identify
+from dranet.model.provider import ProfileRequest, ProvidedConfig, identify
 from dranet.store.claim_store import ClaimStore
 
 
@@ -159,15 +159,6 @@ def _check_parent(rtnl: NetlinkSocket, link: Link) -> None:
         )
 
 
-class ConfigProviders(Struct, frozen=True):
-    """What is known of programs outside the driver that configure devices."""
-
-    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
-    """What a provider wants for the device; raises ProviderError where that is not known yet."""
-    has_profiles: bool = False
-
-
-NO_PROVIDERS = ConfigProviders()
 NO_PROFILES: Mapping[str, ProvidedConfig] = {}
 
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
@@ -210,11 +201,26 @@ class DecodedClaim(Struct, frozen=True):
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
-    profiles: tuple[ProfileWish, ...] = ()
+    profiles: tuple[ProfileRequest, ...] = ()
     """Those to ask for; their configs may change everything else."""
     ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
+
+
+class Lookups(Struct, frozen=True):
+    """What the names in a claim stand for."""
+
+    get_offered: Callable[[str], Device]
+    """Raises DeviceError for a device that is not on offer."""
+    vendor_device: Callable[[Device], str] | None = None
+    """The vendor's CDI device of a GPU, or empty."""
+    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    """Raises ClaimError for an unknown name."""
+    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for the device; raises ProviderError where that is not known yet."""
+    has_profiles: bool = False
+    """Whether a provider can be asked for one."""
 
 
 class Planner:
@@ -224,25 +230,20 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        get_offered: Callable[[str], Device],
+        lookups: Lookups,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] | None = None,
-        find_ipam: Callable[[str], IpamSource] = no_ipam_file,
-        providers: ConfigProviders = NO_PROVIDERS,
     ) -> None:
-        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty; ``find_ipam`` raises ClaimError for an unknown name."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._get_offered = get_offered
+        self._get_offered = lookups.get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
-        self._vendor_device = vendor_device
-        self._find_ipam = find_ipam
-        self._providers = providers
+        self._vendor_device = lookups.vendor_device
+        self._find_ipam = lookups.find_ipam
+        self._lookups = lookups
 
     def decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] = NO_PROFILES) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
@@ -254,7 +255,7 @@ class Planner:
         pairs = list(zip(selections, offered, strict=True))
         configs = decode_configs(
             [(self._add_provided(selection, device, profiles), device.kind) for selection, device in pairs],
-            has_profiles=self._providers.has_profiles,
+            has_profiles=self._lookups.has_profiles,
         )
         devices = tuple(
             DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
@@ -264,10 +265,10 @@ class Planner:
         _check_shares(devices)
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
-        wishes = () if profiles else tuple(_profile_wishes(devices))
+        requests = () if profiles else tuple(_profile_requests(devices))
         dhcp = tuple(self._lease_requests(claim.ref, devices))
         ipam = tuple(self._ipam_requests(claim.ref, pod, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, wishes, ipam, others)
+        return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others)
 
     def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
         """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
@@ -288,7 +289,7 @@ class Planner:
     def _add_provided(
         self, selection: SelectedResult, device: Device, profiles: Mapping[str, ProvidedConfig]
     ) -> SelectedResult:
-        layers = (profiles.get(_key(selection.result)), self._providers.find_config(device))
+        layers = (profiles.get(_key(selection.result)), self._lookups.find_config(device))
         return replace(selection, provided=tuple(layer for layer in layers if layer is not None))
 
     def _find_vendor_device(self, device: Device) -> str:
@@ -419,6 +420,7 @@ class Planner:
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
             ipam=obtained.addresses.get(decoded.key),
+            bandwidth=decoded.result.bandwidth,
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):
@@ -522,7 +524,7 @@ def _key(result: AllocationResult) -> str:
     return f"{result.device}/{result.share_id}" if result.share_id else result.device
 
 
-def _profile_wishes(devices: Sequence[DecodedDevice]) -> Iterator[ProfileWish]:
+def _profile_requests(devices: Sequence[DecodedDevice]) -> Iterator[ProfileRequest]:
     """A provider knows the name of the device and the claim, but no shares."""
     asking = [decoded for decoded in devices if decoded.moves and decoded.config.profile]
     shared = [name for name, count in Counter(own.device.name for own in asking).items() if count > 1]
@@ -533,7 +535,7 @@ def _profile_wishes(devices: Sequence[DecodedDevice]) -> Iterator[ProfileWish]:
             reason=Reason.UNSUPPORTED_CLAIM,
         )
     for own in asking:
-        yield ProfileWish(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
+        yield ProfileRequest(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
 
 
 def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:

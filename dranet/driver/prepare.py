@@ -2,7 +2,7 @@
 
 Prepare: fetch -> decode -> profiles -> lease, IPAM -> read link state -> plan -> store -> CDI -> answer. Slow
 work belongs here, so that the runtime's hook only replays a plan. Providers, DHCP servers and IPAM plugins
-are asked before the node's devices are locked, and what is not used is given back. The record is committed
+are asked before the node's devices are locked, and what is not used is released. The record is committed
 before the kubelet hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
 
 Unprepare goes in reverse: devices -> leases -> files -> record -> addresses of IPAM plugins, profiles. Each
@@ -42,9 +42,9 @@ from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
 
 if TYPE_CHECKING:
-    from dranet.claims.config import ProvidedConfig
     from dranet.driver.planner import DecodedClaim, Planner
     from dranet.driver.profiles import Profiles
+    from dranet.model.provider import ProvidedConfig
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _obtained(self, decoded: DecodedClaim, dhcp: Sequence[LeaseRequest]) -> AsyncIterator[Obtained]:
-        """Take what the claim needs from outside of the node; give it back if the block fails."""
+        """Take what the claim needs from outside of the node; release it if the block fails."""
         addresses: Mapping[str, IpamAnswer] = {}
         leases: Mapping[str, DhcpLease] = {}
         try:
@@ -218,11 +218,11 @@ class Preparer:
             yield Obtained(leases, addresses)
         except Exception:
             await self._leases.release_unused(dhcp, leases)
-            await self._ipam.give_back(decoded.claim)
+            await self._ipam.release_unused(decoded.claim)
             raise
         if leases:
             self._leases.committed()
-        await self._ipam.give_back(decoded.claim)  # what an earlier record of the claim used
+        await self._ipam.release_unused(decoded.claim)  # what an earlier record of the claim used
 
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
@@ -234,22 +234,22 @@ class Preparer:
             return decoded
         self._check_runtime()
         with self._shown.phase(PreparePhase.PROFILE):
-            given = await self._profiles.get(claim.ref, decoded.profiles)
+            profiles = await self._profiles.get(claim.ref, decoded.profiles)
         with self._shown.phase(PreparePhase.DECODE):
-            return await asyncio.to_thread(self._decode, claim, given)
+            return await asyncio.to_thread(self._decode, claim, profiles)
 
     def _decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] | None = None) -> DecodedClaim:
         return self._planner.decode(claim, profiles or {})
 
     @contextlib.asynccontextmanager
     async def _releasing_profiles(self, claim_uid: str) -> AsyncIterator[None]:
-        """Give back the profiles of a claim that is not prepared after all. A provider that has failed is not
+        """Release the profiles of a claim that is not prepared after all. A provider that has failed is not
         asked once more, for the kubelet waits."""
         try:
             yield
         except Exception as error:
             if self._profiles is not None and not isinstance(error, ProviderError):
-                await self._profiles.give_back(claim_uid)
+                await self._profiles.release_unused(claim_uid)
             raise
 
     # --- Unprepare ---
@@ -268,9 +268,9 @@ class Preparer:
             async with self._work.hold(Work.CLAIM, [ref.uid]):
                 record = self._store.get(ref.uid)
                 report = await self._release(ref.uid)
-                await self._ipam.give_back(ref)
+                await self._ipam.release_unused(ref)
                 if self._profiles is not None:
-                    await self._profiles.give_back(ref.uid)
+                    await self._profiles.release_unused(ref.uid)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
             log.warning("unprepare failed: %s", error, extra={"context": context})
@@ -353,7 +353,7 @@ class Preparer:
 
     async def _prepare_for_next(self, claim: Claim) -> PreparedClaim | None:
         """The claim's leases stay, as they are of its devices; those that have ended are requested again. Its
-        addresses are a pod's: the next one gets others, before those of the last are given back."""
+        addresses are a pod's: the next one gets others, before those of the last are released."""
         async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
             record = self._store.get(claim.ref.uid)
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
@@ -407,18 +407,22 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import ConfigProviders, NodeReader, Planner
+        from dranet.driver.planner import Lookups, NodeReader, Planner
 
+        sources = self._sources
         return Planner(
             self._driver_name,
             self._boot_id,
-            self._sources.get_offered,
+            Lookups(
+                sources.get_offered,
+                sources.find_vendor_device,
+                sources.find_ipam,
+                sources.find_provided,
+                has_profiles=self._profiles is not None,
+            ),
             self._store,
             self._files.device_id,
-            NodeReader(self._sources.sysfs_root, self._sources.procfs_root),
-            self._sources.find_vendor_device,
-            self._sources.find_ipam,
-            ConfigProviders(self._sources.find_provided, has_profiles=self._profiles is not None),
+            NodeReader(sources.sysfs_root, sources.procfs_root),
         )
 
     def _check_runtime(self) -> None:

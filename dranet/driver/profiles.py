@@ -15,12 +15,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dranet.claims.config import ProvidedConfig, merge_provided
+from dranet.claims.config import merge_provided
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.errors import DranetError, ProviderError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
-from dranet.model.provider import ProfileWish
+from dranet.model.provider import ProfileRequest, ProvidedConfig
 from dranet.providers.webhook import describe_profile
 from dranet.store.claim_store import ClaimStore
 from dranet.store.journal import Journal, JournalEntry
@@ -43,7 +43,7 @@ class ProfileProvider(Protocol):
 
 
 class Profiles:
-    """The callers of :meth:`get` and :meth:`give_back` hold the claim (``Work.CLAIM``)."""
+    """The callers of :meth:`get` and :meth:`release_unused` hold the claim (``Work.CLAIM``)."""
 
     def __init__(self, provider: ProfileProvider, store: ClaimStore, metrics: Metrics) -> None:
         self._provider = provider
@@ -53,7 +53,7 @@ class Profiles:
         """UIDs of claims."""
         metrics.webhook.unreleased.set_function(lambda: len(self._unreleased))
 
-    async def get(self, claim: ClaimRef, wishes: Sequence[ProfileWish]) -> dict[str, ProvidedConfig]:
+    async def get(self, claim: ClaimRef, requests: Sequence[ProfileRequest]) -> dict[str, ProvidedConfig]:
         """The config of each profile, by ``key``; all or none. What was asked for stays in the journal, also
         after an error: a provider that has just failed is asked again by the next Prepare, or by reconcile.
 
@@ -61,28 +61,28 @@ class Profiles:
             ProviderError: of the first that failed, with device and profile.
             StoreError: the disk does not take what has to be known after a kill.
         """
-        asked = {wish.key: _enter(wish, claim) for wish in wishes}
+        asked = {request.key: _enter(request, claim) for request in requests}
         await self._release_others(claim.uid, asked)
         await asyncio.to_thread(self._journal.add, claim, asked.values())
         reached(Failpoint.PREPARE_PROFILE_NOTED)
-        answers = await asyncio.gather(*(self._get_one(wish, asked[wish.key]) for wish in wishes))
-        given = dict(zip(asked, answers, strict=True))
-        final = [_with_answer(entry, given[key].parameters) for key, entry in asked.items()]
+        answers = await asyncio.gather(*(self._get_one(request, asked[request.key]) for request in requests))
+        configs = dict(zip(asked, answers, strict=True))
+        final = [_with_answer(entry, configs[key].parameters) for key, entry in asked.items()]
         await asyncio.to_thread(self._journal.add, claim, final)
         reached(Failpoint.PREPARE_PROFILE_GIVEN)
-        return given
+        return configs
 
-    async def _get_one(self, wish: ProfileWish, entry: JournalEntry) -> ProvidedConfig:
+    async def _get_one(self, request: ProfileRequest, entry: JournalEntry) -> ProvidedConfig:
         try:
             config = await self._provider.get_profile(entry.request)
         except ProviderError as error:
             raise ProviderError(
-                f"device {wish.device.name}: profile {wish.profile}: {error.message}",
+                f"device {request.device.name}: profile {request.profile}: {error.message}",
                 hint=error.hint,
                 reason=error.reason,
                 retryable=error.retryable,
             ) from error
-        owner = f"profile {wish.profile} (from the webhook provider {self._provider.url})"
+        owner = f"profile {request.profile} (from the webhook provider {self._provider.url})"
         return ProvidedConfig(owner, config)
 
     async def _release_others(self, claim_uid: str, asked: Mapping[str, JournalEntry]) -> None:
@@ -91,7 +91,7 @@ class Profiles:
             if key not in asked or _identity(entries[-1]) != _identity(asked[key]):
                 await self._release(claim_uid, entries)
 
-    async def give_back(self, claim_uid: str) -> None:
+    async def release_unused(self, claim_uid: str) -> None:
         """Release the profiles of a claim without a record. Raises nothing: it is tried again later."""
         if self._store.get(claim_uid) is not None or not self._journal.has(claim_uid):
             self._unreleased.discard(claim_uid)
@@ -123,7 +123,7 @@ class Profiles:
         log.info("profile released", extra={"context": {"claim": claim_uid, "device": entries[-1].device}})
 
     async def look(self, work: WorkLocks) -> None:
-        """Reconcile: give back what no claim uses. Raises DranetError where the disk or another instance
+        """Reconcile: release what no claim uses. Raises DranetError where the disk or another instance
         keeps it from looking; the rest is looked at first."""
         failure: DranetError | None = None
         for claim_uid in await asyncio.to_thread(self._journal.list_claims):
@@ -132,19 +132,19 @@ class Profiles:
             try:
                 async with work.hold(Work.CLAIM, [claim_uid]):
                     self._store.check_version()
-                    await self.give_back(claim_uid)
+                    await self.release_unused(claim_uid)
             except DranetError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
 
-def _enter(wish: ProfileWish, claim: ClaimRef) -> JournalEntry:
-    return JournalEntry(KIND, wish.key, describe_profile(wish.device, claim.uid, wish.config))
+def _enter(request: ProfileRequest, claim: ClaimRef) -> JournalEntry:
+    return JournalEntry(KIND, request.key, describe_profile(request.device, claim.uid, request.config))
 
 
 def _with_answer(entry: JournalEntry, config: Mapping[str, Any]) -> JournalEntry:
-    """DraNet tells a provider at the release what the device had in the end."""
+    """With a release DraNet sends what the device had in the end."""
     request = dict(entry.request)
     request["config"] = merge_provided(config, request["config"])
     return JournalEntry(entry.kind, entry.device, request)

@@ -1,6 +1,6 @@
-"""Addresses from outside the claim: who gives them (an entry of ``ipam_file``), what is asked, the answer.
+"""Addresses from outside the claim: their source (an entry of ``ipam_file``), the request, the answer.
 
-An entry is a tagged union: the file says ``NAME: {cni: {...}}``, and so do the journal's records, which
+An entry is a tagged union: the file has ``NAME: {cni: {...}}``, and so do the journal's records, which
 keep what is needed to give an address back after the file has changed.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 CNI_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Of the CNI specification, those whose results are understood."""
+"""Versions of the CNI specification whose results the driver reads."""
 DEFAULT_CNI_VERSION = "1.0.0"
 
 IPAM_NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
@@ -44,11 +44,11 @@ class CniNetwork(Struct, frozen=True, tag="cni", tag_field="by"):
 
 
 IpamSource = CniNetwork
-"""Who gives addresses; ``by`` distinguishes them."""
+"""The program that gives addresses; ``by`` distinguishes the kinds."""
 
 
 class IpamRequest(Struct, frozen=True):
-    """What is asked for one device of a claim, and how it is given back. It stays as it is over retries."""
+    """What is asked for one device of a claim, and how it is released. It stays as it is over retries."""
 
     device: str
     """Which device of the claim: a key of the answers."""
@@ -86,7 +86,7 @@ class IpamAnswer(Struct, frozen=True):
     name: str
     """The entry of ``ipam_file``."""
     source: str
-    """Who gave it, for people: ``host-local``."""
+    """What gave it, for people: ``host-local``."""
     container_id: str
     addresses: tuple[str, ...]
     """With prefix length."""
@@ -136,7 +136,7 @@ def parse_cni(name: str, value: object) -> CniNetwork:
 
 
 PARSERS = {"cni": parse_cni}
-"""By the key that says who gives the addresses."""
+"""By the key that names the kind of source."""
 
 
 def parse_entry(name: object, value: object) -> IpamSource:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from dranet.model.attributes import CATALOGUE, MAC, cut_text, is_qualified_name
 from dranet.model.device import AttributeValue, Device
@@ -35,7 +35,7 @@ def identify(device: Device) -> DeviceIdentity:
     return DeviceIdentity(device.name, device.ifname, str(mac), device.pci_address)
 
 
-class ProfileWish(Struct, frozen=True):
+class ProfileRequest(Struct, frozen=True):
     """One device of a claim asks for a profile."""
 
     key: str
@@ -49,11 +49,13 @@ class ProfileWish(Struct, frozen=True):
         return str(self.config["profile"])
 
 
-class Provided(Struct, frozen=True):
-    """Answers of a provider about a device."""
+class ProvidedConfig(Struct, frozen=True):
+    """What a provider wants for a device, or gives for a profile; as an administrator's word, no policy
+    limits it."""
 
-    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    config: Mapping[str, Any] | None = None
+    owner: str
+    """As messages call it: ``profile rail (from the webhook provider http://127.0.0.1:8080)``."""
+    parameters: Mapping[str, object]
 
 
 class CheckedAttributes(Struct, frozen=True):

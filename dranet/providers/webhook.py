@@ -1,11 +1,11 @@
 """A provider behind HTTP, asked in DraNet's webhook protocol (v1.4): one request for each connection.
 
-``GET /health`` says what the provider offers. ``POST /GetDeviceAttributes`` and ``/GetDeviceConfig`` ask
+``GET /health`` returns what the provider offers. ``POST /GetDeviceAttributes`` and ``/GetDeviceConfig`` ask
 about one device, ``/GetProfileConfig`` and ``/ReleaseProfileConfig`` about a profile for one device of one
 claim. Paths and fields are DraNet's, so that a provider written for it works unchanged.
 
 The answers are hostile until they are checked: a whole exchange has one time limit, an answer a size limit,
-and a redirect is not followed. What an answer says is checked where it is used.
+and a redirect is not followed. The content of an answer is checked where it is used.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def parse_url(url: str, tls: Tls) -> WebhookAccess:
         tls: the files of the settings; only ``https`` can use them.
 
     Raises:
-        SettingsError: it is none of these, or a file of ``tls`` cannot be used.
+        SettingsError: it has another form, or a file of ``tls`` cannot be used.
     """
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What a webhook provider says about the node's devices: asked in the background, never in a scan.
+"""What a webhook provider knows about the node's devices: asked in the background, never in a scan.
 
 A device is asked about when its identity is new, and again now and then. An answer stays until the next good
 one: also while the provider is away, and after a restart of the driver (``<state_dir>/webhook.json``). While
@@ -27,7 +27,7 @@ from dranet.model.attributes import DOMAIN
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import ProvidedAttribute, ProvidedFacts
 from dranet.model.provider import DeviceIdentity, check_attributes, identify
-from dranet.providers.webhook import WebhookClient
+from dranet.providers.webhook import WebhookCapabilities, WebhookClient
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class WebhookDevices:
     def __init__(
         self,
         client: WebhookClient,
+        needs: WebhookCapabilities,
         get_devices: Callable[[], Iterable[Device]],
         on_change: Callable[[], None],
         observer: Observer,
@@ -85,6 +86,7 @@ class WebhookDevices:
         """
         Args:
             client: of the provider.
+            needs: what the settings ask of it; without the first it is not asked about devices.
             get_devices: those on offer, as of the last scan.
             on_change: called when :attr:`facts` are others.
             observer: of the provider's health.
@@ -92,6 +94,7 @@ class WebhookDevices:
             refresh_seconds: when to ask again about a device that has not changed.
         """
         self._client = client
+        self._needs = needs
         self._get_devices = get_devices
         self._on_change = on_change
         self._observer = observer
@@ -109,6 +112,15 @@ class WebhookDevices:
         """Why the provider is away; empty while it answers."""
         self.facts = self._build_facts()
         """Replaced as a whole."""
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    @property
+    def has_configs(self) -> bool:
+        """Whether it is asked about devices at all."""
+        return self._needs.cloud_provider
 
     def scanned(self) -> None:
         """There may be new devices."""
@@ -166,11 +178,16 @@ class WebhookDevices:
         return HEALTH_SECONDS
 
     async def _check_health(self) -> None:
-        offered = await self._client.read_capabilities()
-        if not offered.cloud_provider:
+        offered, needed = await self._client.read_capabilities(), self._needs
+        names = {
+            "cloudProvider": needed.cloud_provider and not offered.cloud_provider,
+            "profileProvider": needed.profile_provider and not offered.profile_provider,
+        }
+        missing = [name for name, is_missing in names.items() if is_missing]
+        if missing:
             raise ProviderError(
-                f"webhook provider {self._client.url}: /health: it has no cloudProvider",
-                hint="set cloud_provider to another one, or none",
+                f"webhook provider {self._client.url}: /health: it has no {' and no '.join(missing)}",
+                hint="correct cloud_provider or profile_provider, or the provider",
                 reason=Reason.PROVIDER_REFUSED,
             )
 

@@ -62,9 +62,10 @@ CAPABILITIES = (
     Capability(
         "NET_RAW",
         13,
-        "ask a DHCP server for an address before a NIC has one (packet sockets)",
-        "claims with `dhcp: true` are refused at Prepare",
-        feature="`dhcp: true`",
+        "ask a DHCP server for an address before a NIC has one, and hear LLDP with `lldp: listen` (packet "
+        "sockets)",
+        "claims with `dhcp: true` are refused at Prepare, and `lldp: listen` hears no switch",
+        feature="`dhcp: true` and `lldp: listen`",
     ),
     Capability(
         "SYS_PTRACE",
@@ -179,6 +180,38 @@ MOUNTS = (
         feature="`cpuLocality.irq`",
     ),
 )
+
+
+IPAM_MOUNTS = (
+    HostMount(
+        "cni-bin",
+        "/opt/cni/bin",
+        "/opt/cni/bin",
+        "run CNI IPAM plugins",
+        "claims with `interface.ipam` are refused",
+        kind="Directory",
+        feature="`interface.ipam`",
+    ),
+    HostMount(
+        "cni-networks",
+        "/var/lib/cni/networks",
+        "/var/lib/cni/networks",
+        "the plugin host-local keeps here which address is whose; `dataDir` names another folder",
+        "claims with addresses of host-local are refused",
+        read_only=False,
+        feature="`interface.ipam` with host-local",
+    ),
+    HostMount(
+        "cni-whereabouts",
+        "/etc/cni/net.d/whereabouts.d",
+        "/etc/cni/net.d/whereabouts.d",
+        "the plugin whereabouts reads its configuration and its kubeconfig here",
+        "claims with addresses of whereabouts are refused",
+        kind="Directory",
+        feature="`interface.ipam` with whereabouts",
+    ),
+)
+"""Mounted only where the chart's ``ipam`` has a source that needs them."""
 
 
 def resolve_path(path: str, places: Mapping[str, str] = PLACES) -> str:

@@ -183,6 +183,11 @@ FALLBACKS = (
         ),
         "the report of a crash, a client certificate in a kubeconfig, how many CPUs there are",
     ),
+    SyscallRule(
+        "plugins",
+        ("setsid",),
+        "start an IPAM plugin of CNI in a session of its own, so that it can be ended with its children",
+    ),
 )  # fmt: skip
 """Not taken on every machine; each is harmless, and its refusal would be hard to find."""
 
@@ -204,11 +209,11 @@ CHOSEN = (
     SyscallRule(
         "socket-packet",
         ("socket",),
-        "DHCP, before a NIC has an address",
-        "claims with `dhcp: true` are refused at Prepare",
+        "DHCP, before a NIC has an address; LLDP with `lldp: listen`",
+        "claims with `dhcp: true` are refused at Prepare, and `lldp: listen` hears no switch",
         cases=_each(0, (_AF_PACKET,)),
         needs=("NET_RAW",),
-        feature="`dhcp: true`",
+        feature="`dhcp: true` and `lldp: listen`",
     ),
     SyscallRule(
         "setns",

@@ -341,10 +341,11 @@ class IpamMetrics:
             {"command": one_of(IpamCommand), **_ENDED},
         )
         self.unreleased = r.gauge(
-            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin takes back"
+            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
         )
         self.unreleased_seconds = r.gauge(
-            "dranet_ipam_unreleased_seconds", "How long the oldest of them has waited; 0 without any"
+            "dranet_ipam_unreleased_seconds",
+            "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
         )
         self.failed_checks = r.gauge(
             "dranet_ipam_failed_checks",
@@ -529,9 +530,9 @@ class Metrics:
         self.reconcile = ReconcileMetrics(r)
         self.alignment = AlignmentMetrics(r)
         self.dhcp = DhcpMetrics(r)
-        self.cloud = CloudMetrics(r)
         self.webhook = WebhookMetrics(r)
         self.ipam = IpamMetrics(r)
+        self.cloud = CloudMetrics(r)
         self.slices = SliceMetrics(r)
         self.health = HealthMetrics(r)
         self.inventory = InventoryMetrics(r)

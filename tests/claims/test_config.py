@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import dranet
-from dranet.claims.config import ProvidedConfig, SelectedResult, decode_configs, inspect_configs, merge
+from dranet.claims.config import SelectedResult, decode_configs, inspect_configs, merge
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
 from dranet.model.parameters.network import NetworkConfig
+from dranet.model.provider import ProvidedConfig
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 
 CIDR_COMPLAINT = "must be in CIDR form with a prefix length, e.g. 10.0.0.5/24, not '10.0.0.1'"

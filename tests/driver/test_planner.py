@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dranet.claims.plan.link import make_mac
 from dranet.driver.ipam import Obtained
 from dranet.driver.leases import LeaseRequest
-from dranet.driver.planner import NodeReader, Planner
+from dranet.driver.planner import Lookups, NodeReader, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
@@ -109,7 +109,7 @@ class Bench:
         self.planner = Planner(
             "dra.net",
             "boot",
-            Offered().get_offered,
+            Lookups(Offered().get_offered),
             self.store,
             lambda uid, name: f"dra.net/nic={uid}-{name}",
             self.node,

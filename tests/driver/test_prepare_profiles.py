@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranet.claims.config import ProvidedConfig
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.instances.members import WorkLocks
@@ -28,6 +27,7 @@ from dranet.http1 import Tls
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, PreparedClaim
+from dranet.model.provider import ProvidedConfig
 from dranet.providers.webhook import WebhookClient, parse_url
 from dranet.runtime.containers import CdiSpecs
 from dranet.store.claim_store import ClaimStore

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.attachments import ReleaseReport
+from dranet.driver.ipam import Obtained
 from dranet.driver.leases import iter_leases
 from dranet.driver.planner import DecodedClaim
 from dranet.model.claim import Claim
@@ -28,7 +29,6 @@ SECONDS = 20.0
 HOLD_CLAIM = """
 import asyncio, sys
 from pathlib import Path
-from dranet.driver.ipam import Obtained
 from dranet.driver.instances.members import Work, WorkLocks
 async def main():
     async with WorkLocks(Path(sys.argv[1])).hold(Work.CLAIM, sys.argv[2:]):

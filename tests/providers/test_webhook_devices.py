@@ -16,7 +16,7 @@ from dranet.errors import ProviderError
 from dranet.http1 import Tls
 from dranet.model.device import Device, DeviceKind
 from dranet.providers import webhook_devices
-from dranet.providers.webhook import WebhookClient, parse_url
+from dranet.providers.webhook import WebhookCapabilities, WebhookClient, parse_url
 from dranet.providers.webhook_devices import WebhookDevices
 from testbed.provider import ATTRIBUTES, CONFIG, HEALTH, Provider, ProviderServer, Trouble
 from tests.support.waiting import until
@@ -40,6 +40,7 @@ class Node:
         self.oldest = 0.0
         self.devices = WebhookDevices(
             WebhookClient(parse_url(server.url, Tls()), 1.0),
+            WebhookCapabilities(cloud_provider=True),
             lambda: self.offered,
             self._note,
             self,

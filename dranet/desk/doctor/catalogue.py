@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.desk.doctor import managers, pcie, rdma, system, tuning
+from dranet.desk.doctor import cabling, managers, pcie, rdma, system, tuning
 from dranet.desk.doctor.checks import Check, Entry, Surroundings, not_visible
 from dranet.model.findings import Finding
 
@@ -119,6 +119,34 @@ ENTRIES: tuple[Entry, ...] = (
         "See docs/guides/gpus.md; --publish-gpus decides.",
     ),
     Entry(
+        "ipam-source",
+        "ipam",
+        "the entries of ipam_file, and whether their plugins can be run",
+        "Claims with interface.ipam are refused.",
+        "See docs/guides/ipam.md.",
+    ),
+    Entry(
+        "ipam-release",
+        "ipam",
+        "addresses of claims that are over and that their source does not release",
+        "The source runs out of addresses.",
+        "See the Events IPAMFailed of the claims; the driver tries again in each reconcile.",
+    ),
+    Entry(
+        "ipam-check",
+        "ipam",
+        "addresses of prepared claims that are not theirs any more, by their source",
+        "Other pods may get the same addresses.",
+        "See the Events IPAMFailed of the pods, and delete the pods.",
+    ),
+    Entry(
+        "webhook-provider",
+        "webhook",
+        "whether the webhook provider (--webhook-url) answers, and does what the settings ask of it",
+        "New devices, and claims that name a profile, cannot be prepared; others keep its last answers.",
+        "Start the provider, or correct webhook_url; see docs/guides/providers.md.",
+    ),
+    Entry(
         "cloud-facts",
         "cloud",
         "whether the cloud's metadata service answers",
@@ -183,6 +211,7 @@ CHECKS: tuple[Check, ...] = (
     *managers.CHECKS,
     *rdma.CHECKS,
     *pcie.CHECKS,
+    *cabling.CHECKS,
     *tuning.CHECKS,
     not_visible,
 )

@@ -82,7 +82,12 @@ def aws_p6_b200() -> NodeFacts:
         root = 0x50 + 0x10 * group
         way, numa = f"{root:02x}:00.0/{root + 1:02x}:00.0", group // 4
         efa = machine.function(parts.EFA, f"pci0000:{root:02x}", f"{way}/{root + 2:02x}:00.0", numa)
-        none: dict[str, Any] = {"link_layer": "Unknown", "lid": 0, "gid_types": (), "node_type": "unspecified"}
+        none: dict[str, Any] = {
+            "link_layer": "Unknown",
+            "lid": 0,
+            "gid_types": (),
+            "node_type": "unspecified",
+        }
         machine.rdma(efa, f"rdmap{root + 2}s0", parts.EFA, "400 Gb/sec (4X NDR)", **none)
         gpu = machine.function(parts.B200, f"pci0000:{root:02x}", f"{way}/{root + 3:02x}:00.0", numa)
         machine.gpu(gpu, "NVIDIA B200", group)
