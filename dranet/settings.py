@@ -251,9 +251,11 @@ class Choice(Struct, frozen=True):
 
 
 def _cloud_provider(value: object) -> CloudProvider:
-    """DraNet's spellings also: upper case, NONE, and nothing for auto."""
+    """DraNet's spellings also: upper case, NONE, CKS, and nothing for auto."""
     text = value.lower() if isinstance(value, str) else value
-    return CloudProvider(Choice(CloudProvider)({"none": "off", "": "auto"}.get(str(text), text)))
+    return CloudProvider(
+        Choice(CloudProvider)({"none": "off", "": "auto", "cks": "coreweave"}.get(str(text), text))
+    )
 
 
 _LABEL_RULE = re.compile(

@@ -56,6 +56,22 @@ def test_off_is_off_although_yaml_reads_false_and_nothing_is_not_the_effect_none
             load_settings({}, {}, file)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("off", "off"),
+        ("NONE", "off"),
+        ("CKS", "coreweave"),
+        *((name.upper(), name) for name in ("gce", "aws", "azure", "oke", "alibaba")),
+    ],
+)
+def test_a_cloud_may_be_written_as_dranet_writes_it(written: str, meant: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"cloud_provider: {written}\n")
+    assert load_settings({}, {}, file).cloud_provider == meant
+    assert load_settings({}, {"DRANET_CLOUD_PROVIDER": written}).cloud_provider == meant
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"node_name: \xff\xfe")
