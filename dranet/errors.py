@@ -30,6 +30,7 @@ class Reason(StrEnum):
     DHCP_FAILED = "DHCPFailed"
     DHCP_LEASE_EXPIRED = "DHCPLeaseExpired"
     DHCP_LEASE_REFUSED = "DHCPLeaseRefused"
+    IPAM_FAILED = "IPAMFailed"
     NETNS_GONE = "NetworkNamespaceGone"
     MISSING_FEATURE = "MissingFeature"
     KERNEL_ERROR = "KernelError"
@@ -40,6 +41,9 @@ class Reason(StrEnum):
     API_INVALID = "APIInvalid"
     API_GONE = "APIResourceVersionGone"
     PROTOCOL_ERROR = "ProtocolError"
+    PROVIDER_UNAVAILABLE = "ProviderUnavailable"
+    PROVIDER_REFUSED = "ProviderRefused"
+    PROVIDER_ANSWER_INVALID = "ProviderAnswerInvalid"
     STORE_UNWRITABLE = "StoreUnwritable"
     STORE_CORRUPT = "StoreCorrupt"
     STORE_NEWER = "StoreOfNewerDriver"
@@ -151,8 +155,22 @@ class ClusterError(DranetError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class IpamError(DranetError):
+    """The administrator must act: a source of addresses refused, is missing, or broke its protocol."""
+
+    default_reason = Reason.IPAM_FAILED
+    default_retryable = True
+
+
 class ProtocolError(DranetError):
     """A peer (kubelet, container runtime, API server) violated the protocol."""
+
+
+class ProviderError(DranetError):
+    """A provider of attributes, configs or profiles: away, refused, or its answer cannot be used."""
+
+    default_reason = Reason.PROVIDER_UNAVAILABLE
+    default_retryable = True
 
 
 class StoreError(DranetError):

@@ -34,6 +34,10 @@ _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT
 """Names that Kubernetes itself injects for a Service whose name starts with ``dranet``."""
 
 
+BANDWIDTH_STEP = 1_000_000
+"""Bits per second: the smallest share of a NIC that is counted, and the step from one to the next."""
+
+
 class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
@@ -68,6 +72,24 @@ class DeviceMetrics(StrEnum):
     OFF = "off"
     DEVICES = "devices"
     PODS = "pods"
+
+
+class CloudProvider(StrEnum):
+    AUTO = "auto"
+    OFF = "off"
+    GCE = "gce"
+    AWS = "aws"
+    AZURE = "azure"
+    OKE = "oke"
+    ALIBABA = "alibaba"
+    COREWEAVE = "coreweave"
+    WEBHOOK = "webhook"
+
+
+class ProfileProvider(StrEnum):
+    CLOUD = "cloud"
+    WEBHOOK = "webhook"
+    NONE = "none"
 
 
 class Lldp(StrEnum):
@@ -155,6 +177,21 @@ def _ip_addresses(value: object) -> tuple[str, ...]:
         raise ValueError(f"must be IP addresses with commas between them ({error})") from None
 
 
+def _bit_rate(value: object) -> int | None:
+    """Whole megabits per second, the step in which shares are counted; nothing for none."""
+    if value in ("", None):
+        return None
+    from dranet.quantity import NANO, parse_quantity
+
+    try:
+        rate, rest = divmod(parse_quantity(str(value)), NANO)
+    except ValueError:
+        rate, rest = 0, 1
+    if rest or rate <= 0 or rate % BANDWIDTH_STEP:
+        raise ValueError("must be whole megabits per second, e.g. 500M or 10G, or empty")
+    return rate
+
+
 def _rail_pattern(value: object) -> str:
     try:
         if isinstance(value, str) and (not value or re.compile(value).groups == 1):
@@ -211,6 +248,26 @@ class Choice(Struct, frozen=True):
         if not isinstance(text, str) or text not in list(self.choices):
             raise ValueError(f"must be one of {', '.join(self.choices)}")
         return self.choices(text)
+
+
+def _cloud_provider(value: object) -> CloudProvider:
+    """DraNet's spellings also: upper case, NONE, and nothing for auto."""
+    text = value.lower() if isinstance(value, str) else value
+    return CloudProvider(Choice(CloudProvider)({"none": "off", "": "auto"}.get(str(text), text)))
+
+
+_LABEL_RULE = re.compile(
+    r"(?P<label>([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)"
+    r"=(?P<attribute>([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31})"
+)
+
+
+def _label_rules(value: object) -> tuple[tuple[str, str], ...]:
+    rules = [_LABEL_RULE.fullmatch(word) for word in _words(value)]
+    if not all(rules):
+        raise ValueError("must be LABEL=ATTRIBUTE with commas between, e.g. topology.kubernetes.io/zone=zone")
+    pairs = ((rule["label"], rule["attribute"]) for rule in rules if rule)
+    return tuple((label, name if "/" in name else f"dra.net/{name}") for label, name in pairs)
 
 
 _SETTINGS: list[tuple[Accept, str]] = []
@@ -341,10 +398,34 @@ class Settings(Struct, frozen=True):
         "with a macvlan, ipvlan or VLAN on top; needs the cluster's feature gate DRAConsumableCapacity; "
         "empty: none is shared",
     )
+    default_bandwidth: int | None = _setting(
+        None,
+        _bit_rate,
+        "bits per second that a claim takes of a shared device if it does not request dra.net/bandwidth, "
+        "e.g. 1G; the scheduler then counts the bandwidth of shared devices, and each share is limited to "
+        "what its claim took; empty: bandwidth is neither counted nor limited",
+    )
+    assumed_bandwidth: int | None = _setting(
+        None,
+        _bit_rate,
+        "bits per second of a shared device that reports no speed, as in many virtual machines, e.g. 100G; "
+        "empty: such a device has no bandwidth to request until its speed is known",
+    )
     attributes_file: Path | None = _setting(
         None,
         _absolute_path_or_none,
         "YAML or JSON file with attributes of your own for devices chosen by CEL; read again when it changes",
+    )
+    ipam_file: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "YAML or JSON file with sources of addresses, by the names that claims give in interface.ipam; read "
+        "again when it changes; empty: claims with interface.ipam are refused",
+    )
+    cni_bin_dirs: tuple[Path, ...] = _setting(
+        (Path("/opt/cni/bin"),),
+        _absolute_paths,
+        "folders in which the CNI IPAM plugins of ipam_file are looked for, in this order",
     )
     prefer_attributes: tuple[str, ...] = _setting(
         (),
@@ -367,6 +448,52 @@ class Settings(Struct, frozen=True):
         _link_kinds,
         "kinds of software links to offer although they usually belong to the node, e.g. veth,vxlan; never "
         "the uplink, nor what is tied to it",
+    )
+    cloud_provider: CloudProvider = _setting(
+        CloudProvider.AUTO,
+        _cloud_provider,
+        "the cloud whose facts about the machine and its place are attributes of devices: auto (the one that "
+        "the Node object or DMI names; elsewhere nothing is asked), off, gce, aws, azure, oke, alibaba, "
+        "coreweave or webhook (the provider of webhook_url, which also configures devices)",
+    )
+    node_label_attributes: tuple[tuple[str, str], ...] = _setting(
+        (),
+        _label_rules,
+        "labels of the Node whose values all its devices have as attributes: LABEL=ATTRIBUTE with commas "
+        "between, e.g. topology.kubernetes.io/zone=zone,example.com/rack=example.com/rack; a name without a "
+        "domain is one of dra.net",
+    )
+    profile_provider: ProfileProvider = _setting(
+        ProfileProvider.CLOUD,
+        Choice(ProfileProvider),
+        "who gives the profile that a claim names: cloud (the provider of cloud_provider, if it has "
+        "profiles), webhook (that of webhook_url) or none; without one such claims are refused",
+    )
+    webhook_url: str = _setting(
+        "",
+        _text,
+        "where the webhook provider answers, in DraNet's protocol: http://HOST:PORT, https://HOST:PORT or "
+        "unix:///PATH",
+    )
+    webhook_ca: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "PEM file with the authorities of the webhook provider's certificate; empty: those of the system. "
+        "Read again when it changes, like the next two",
+    )
+    webhook_client_cert: Path | None = _setting(
+        None, _absolute_path_or_none, "PEM file with the certificate that the webhook provider is shown"
+    )
+    webhook_client_key: Path | None = _setting(
+        None, _absolute_path_or_none, "PEM file with the key to webhook_client_cert, not encrypted"
+    )
+    webhook_timeout_seconds: float = _setting(
+        10.0,
+        Seconds(0.1, 20),
+        "how long the webhook provider may take for an answer, with all retries; the kubelet waits for it",
+    )
+    webhook_refresh_seconds: float = _setting(
+        300.0, Seconds(1), "how often the webhook provider is asked again about a device that has not changed"
     )
     lldp: Lldp = _setting(
         Lldp.OFF,
@@ -537,6 +664,7 @@ def load_settings(
     settings = _build(inputs)
     _check_socket_paths(settings)
     _check_port(settings)
+    _check_webhook(settings)
     return settings
 
 
@@ -635,4 +763,24 @@ def _check_port(settings: Settings) -> None:
             f"--metrics-authentication {way} {'with' if settings.metrics_client_ca else 'without'} "
             "--metrics-client-ca",
             hint="client-certificate needs the file, and nothing else reads it",
+        )
+
+
+def _check_webhook(settings: Settings) -> None:
+    users = {
+        "--cloud-provider": settings.cloud_provider is CloudProvider.WEBHOOK,
+        "--profile-provider": settings.profile_provider is ProfileProvider.WEBHOOK,
+    }
+    asking = [flag for flag, is_webhook in users.items() if is_webhook]
+    if asking and not settings.webhook_url:
+        raise SettingsError(f"{asking[0]} webhook without --webhook-url")
+    if settings.webhook_url and not asking:
+        raise SettingsError(
+            "--webhook-url, and nothing is asked of it",
+            hint=f"set {' or '.join(users)} to webhook",
+        )
+    if (settings.webhook_client_cert is None) != (settings.webhook_client_key is None):
+        raise SettingsError(
+            "--webhook-client-cert and --webhook-client-key: one without the other",
+            hint="set both, as tls.crt and tls.key of one Secret, or neither",
         )

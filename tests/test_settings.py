@@ -153,6 +153,33 @@ def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+<<<<<<< HEAD
+    ("flags", "complaint"),
+    [
+        ({"cloud_provider": "webhook"}, "--cloud-provider webhook without --webhook-url"),
+        ({"profile_provider": "webhook"}, "--profile-provider webhook without --webhook-url"),
+        ({"webhook_url": "http://p"}, "--webhook-url, and nothing is asked of it"),
+        ({"webhook_url": "http://p", "profile_provider": "cloud"}, "nothing is asked of it"),
+        ({"webhook_client_cert": "/a.crt"}, "--webhook-client-cert and --webhook-client-key: one without"),
+    ],
+)
+def test_a_webhook_provider_is_asked_for_something_and_is_somewhere(
+    flags: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings(flags, {})
+
+
+def test_dranets_values_for_providers_work() -> None:
+    flags = {
+        "cloud_provider": "webhook",
+        "profile_provider": "webhook",
+        "webhook_url": "http://127.0.0.1:8080",
+    }
+    settings = load_settings(flags, {})
+    assert (settings.cloud_provider, settings.profile_provider) == ("webhook", "webhook")
+    assert load_settings({"profile_provider": "none"}, {}).profile_provider == "none"
+=======
     ("flag", "value", "why"),
     [
         ("lldp", "on", "must be one of off, listen, lldpd"),
@@ -174,3 +201,4 @@ def test_rails_are_expected_by_interface_or_pci_address() -> None:
     found = load_settings({"expected_rails": "eth0=0,0000:1a:00.0=1", "rail_pattern": r"leaf-(\d+)"}, {})
     assert found.expected_rails == ("eth0=0", "0000:1a:00.0=1")
     assert found.rail_pattern == r"leaf-(\d+)"
+>>>>>>> w-lldp

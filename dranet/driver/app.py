@@ -252,6 +252,8 @@ class Driver:
                 "protected addresses": self._services.protected_addresses.run(),
                 "slices of others": self._services.node_devices.run(),
                 "whose the GPUs are": self._services.gpu_inquiry.run(),
+                "cloud": self._services.cloud.run(),
+                "webhook provider": self._services.providers.run(),
                 "health": self._services.health.run(),
                 "hand-over": self._services.leadership.run(self._lead),
             }

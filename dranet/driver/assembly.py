@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
+from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
 from dranet.driver.features import judge_all
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
@@ -29,6 +30,7 @@ from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, Hea
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
+from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
@@ -38,6 +40,7 @@ from dranet.driver.probes.http import Access, TokenReviews
 from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
+from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile import (
     ActionLog,
@@ -60,6 +63,7 @@ from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
+from dranet.model.device import Device
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
@@ -87,7 +91,7 @@ class Services:
         reader: FactsReader,
         metrics: Metrics,
     ) -> None:
-        """Raises SettingsError where certificate, key or CA of the port cannot be used."""
+        """Raises SettingsError where certificate, key or CA of the port, or the ipam_file, cannot be used."""
         self.settings = settings
         self._client = client
         self._policy = policy
@@ -157,7 +161,38 @@ class Services:
             from dranet.driver.lldp import ReaderWithNeighbours
 
             reader = ReaderWithNeighbours(reader, self.neighbours, self.settings.offer_link_kinds)
-        return Inventory(reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+        return Inventory(
+            reader,
+            self._policy.get,
+            self.store,
+            self._metrics,
+            self._gpus.judge,
+            lambda: self.providers.facts if self._reader.is_live else (),  # a capture has its own
+        )
+
+    @cached_property
+    def cloud(self) -> CloudWatch:
+        settings = self.settings
+        return CloudWatch(
+            CloudRules(settings.cloud_provider, settings.node_label_attributes, settings.sysfs_root),
+            CloudMemory(settings.state_dir / "cloud.json", self._boot_id),
+            self._metrics.cloud,
+            on_change=self._look_again,
+        )
+
+    @cached_property
+    def providers(self) -> Providers:
+        return Providers(
+            self.settings,
+            self.cloud,
+            self.store,
+            self._metrics,
+            self._get_offered_devices,
+            on_change=self._look_again,
+        )
+
+    def _get_offered_devices(self) -> Iterable[Device]:
+        return self.inventory.view.offered.values()
 
     @cached_property
     def neighbours(self) -> HeardNeighbours | LldpdNeighbours | None:
@@ -228,6 +263,7 @@ class Services:
         facts = self.inventory.view.facts
         self.reconcile.scanned(facts.links)
         self.alignment.scanned(facts.gpus)
+        self.providers.scanned()
 
     # --- GPUs: which driver serves them, which pods have them, how they are aligned ---
 
@@ -237,6 +273,7 @@ class Services:
             partial(fetch_node, self._client, self.settings.node_name),
             PodResources(self.settings.pod_resources_socket).read_givers,
             lambda: self._gpus,
+            on_node=self.cloud.note_node,
         )
 
     @cached_property
@@ -330,8 +367,11 @@ class Services:
         )
 
     @cached_property
+    def _work(self) -> WorkLocks:
+        return WorkLocks(self.store.folder)
+
+    @cached_property
     def _preparer(self) -> Preparer:
-        work = WorkLocks(self.store.folder)
         return Preparer(
             driver_name=self.settings.driver_name,
             boot_id=self._boot_id,
@@ -342,9 +382,19 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
+                find_ipam=self._ipam.find,
+                find_provided=self.providers.find_config,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
-            state=ClaimState(self.store, self.attachments, self.leases, self._container_files, work),
+            state=ClaimState(
+                self.store,
+                self.attachments,
+                self.leases,
+                self._container_files,
+                self._work,
+                self._ipam,
+                self.providers.profiles,
+            ),
             announcer=self._announcer,
             metrics=self._metrics,
             listeners=PrepareListeners(self._look_again, self._note_held),
@@ -359,6 +409,17 @@ class Services:
     def leases(self) -> Leases:
         on_links = self._metadata.links_changed
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
+
+    @cached_property
+    def _ipam(self) -> Ipam:
+        return Ipam(
+            self.store,
+            self._boot_id,
+            self._announcer,
+            self._metrics,
+            IpamClient(self.settings.cni_bin_dirs),
+            open_ipam_file(self.settings),
+        )
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:
@@ -446,11 +507,18 @@ class Services:
             self.store,
             self._runtime_view,
             self._snapshots,
-            Reconcilers(pods, self.files, owners),
+            Reconcilers(pods, self.files, owners, self._look_outside),
             self._actions,
             self._preparer.finish,
             self.settings.reconcile_seconds,
         )
+
+    async def _look_outside(self) -> None:
+        """At what was taken for claims outside of the node."""
+        try:
+            await self._ipam.look(self._work)
+        finally:
+            await self.providers.look(self._work)
 
     # --- instances: which of them leads, and how one leaves ---
 
@@ -560,7 +628,8 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates]
+        own = judge_all(self.settings, *peers, served, self._ipam.read_state())
+        return [*own, *certificates, *self.providers.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 

@@ -7,16 +7,18 @@ anything. Slow look-ups belong here (:class:`NodeReader`), not in the hook.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.claims.config import choose_pod, decode_configs, select_results
+from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
 from dranet.claims.plan.device import check_pod, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
+from dranet.driver.ipam import Obtained, no_ipam_file
 from dranet.driver.leases import LeaseRequest
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
 from dranet.kernel.attachment.hardware import open_queues
@@ -33,13 +35,13 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link
+from dranet.model.ipam import IpamRequest, IpamSource
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.values import is_per_interface
 from dranet.model.plan import (
     RECORD_VERSION,
     AddRule,
     AttachPlan,
-    DhcpLease,
     IpoibState,
     LinkState,
     MoveRdma,
@@ -47,6 +49,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
+from dranet.model.provider import ProfileRequest, ProvidedConfig, identify
 from dranet.store.claim_store import ClaimStore
 
 
@@ -156,6 +159,8 @@ def _check_parent(rtnl: NetlinkSocket, link: Link) -> None:
         )
 
 
+NO_PROFILES: Mapping[str, ProvidedConfig] = {}
+
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
 
 
@@ -171,8 +176,7 @@ class DecodedDevice(Struct, frozen=True):
     @property
     def key(self) -> str:
         """Distinguishes the devices of a claim: it may hold several shares of one."""
-        share = self.result.share_id
-        return f"{self.device.name}/{share}" if share else self.device.name
+        return _key(self.result)
 
     @property
     def moves(self) -> bool:
@@ -197,8 +201,26 @@ class DecodedClaim(Struct, frozen=True):
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
+    profiles: tuple[ProfileRequest, ...] = ()
+    """Those to ask for; their configs may change everything else."""
+    ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
+
+
+class Lookups(Struct, frozen=True):
+    """What the names in a claim stand for."""
+
+    get_offered: Callable[[str], Device]
+    """Raises DeviceError for a device that is not on offer."""
+    vendor_device: Callable[[Device], str] | None = None
+    """The vendor's CDI device of a GPU, or empty."""
+    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    """Raises ClaimError for an unknown name."""
+    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for the device; raises ProviderError where that is not known yet."""
+    has_profiles: bool = False
+    """Whether a provider can be asked for one."""
 
 
 class Planner:
@@ -208,28 +230,33 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        get_offered: Callable[[str], Device],
+        lookups: Lookups,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] | None = None,
     ) -> None:
-        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._get_offered = get_offered
+        self._get_offered = lookups.get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
-        self._vendor_device = vendor_device
+        self._vendor_device = lookups.vendor_device
+        self._find_ipam = lookups.find_ipam
+        self._lookups = lookups
 
-    def decode(self, claim: Claim) -> DecodedClaim:
+    def decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] = NO_PROFILES) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
-        every bad field at once, and DeviceError for a device that is gone, busy or not offered."""
+        every bad field at once, DeviceError for a device that is gone, busy or not offered, and ProviderError
+        for one whose config is not known yet. ``profiles``: what a provider has given for those of an earlier
+        answer, by ``key``."""
         selections = select_results(claim, self._driver_name)
         offered = [self._get_offered(selection.result.device) for selection in selections]
-        configs = decode_configs([(s, device.kind) for s, device in zip(selections, offered, strict=True)])
+        pairs = list(zip(selections, offered, strict=True))
+        configs = decode_configs(
+            [(self._add_provided(selection, device, profiles), device.kind) for selection, device in pairs],
+            has_profiles=self._lookups.has_profiles,
+        )
         devices = tuple(
             DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
             for selection, device, config in zip(selections, offered, configs, strict=True)
@@ -238,16 +265,17 @@ class Planner:
         _check_shares(devices)
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
+        requests = () if profiles else tuple(_profile_requests(devices))
         dhcp = tuple(self._lease_requests(claim.ref, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, others)
+        ipam = tuple(self._ipam_requests(claim.ref, pod, devices))
+        return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others)
 
-    def plan(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
-        """Plan every device of the claim that is ours; whether they are free is looked at again. ``leases``
-        are by the ``device`` of each of ``decoded.dhcp``. Raises ClaimError for what a device, or those of
-        the pod together, cannot have (every bad field at once), DeviceError for one that is gone or busy, and
-        KernelError."""
+    def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
+        """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
+        ClaimError for what a device, or those of the pod together, cannot have (every bad field at once),
+        DeviceError for one that is gone or busy, and KernelError."""
         self._check_free(decoded.claim, decoded.devices)
-        devices = self._plan_all(decoded, leases)
+        devices = self._plan_all(decoded, obtained)
         record = PreparedClaim(
             decoded.claim, decoded.pod, devices, boot_id=self._boot_id, others=decoded.others
         )
@@ -257,6 +285,12 @@ class Planner:
         others = [(f"claim {c.claim} (pod {c.pod})", c.plans) for c in self._get_others(decoded.claim)]
         check_parents(record.plans, ((name, plan) for name, plans in others for plan in plans))
         return record
+
+    def _add_provided(
+        self, selection: SelectedResult, device: Device, profiles: Mapping[str, ProvidedConfig]
+    ) -> SelectedResult:
+        layers = (profiles.get(_key(selection.result)), self._lookups.find_config(device))
+        return replace(selection, provided=tuple(layer for layer in layers if layer is not None))
 
     def _find_vendor_device(self, device: Device) -> str:
         """A GPU is given by its device nodes, by us or by its vendor's spec. With neither (DeviceError) a
@@ -290,14 +324,42 @@ class Planner:
             return interface.hardware_addr
         return make_mac(_mac_seed(claim, decoded)) if decoded.is_on_top else own
 
-    def _plan_all(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> tuple[PreparedDevice, ...]:
+    def _ipam_requests(
+        self, claim: ClaimRef, pod: PodRef, devices: Sequence[DecodedDevice]
+    ) -> Iterator[IpamRequest]:
+        """For some plugins pod and interface are what an address belongs to, so no two may have one name."""
+        others = (c for c in self._store.get_by_pod(pod.uid) if c.claim.uid != claim.uid)
+        taken = {plan.pod_ifname: plan.device for other in others for plan in other.plans}
+        for decoded in devices:
+            interface = decoded.config.interface
+            if not decoded.is_link or not interface.ipam:
+                continue
+            ifname = interface.name or decoded.device.ifname
+            if ifname in taken:
+                raise ClaimError(
+                    f"interface.name: {taken[ifname]}, {decoded.device.name} would all be {ifname}",
+                    hint="give each device a config of its own, by the name of its request",
+                )
+            taken[ifname] = decoded.device.name
+            yield IpamRequest(
+                decoded.key,
+                interface.ipam,
+                self._find_ipam(interface.ipam),
+                f"{claim.uid}.{pod.uid}",
+                ifname,
+                pod.namespace,
+                pod.name,
+                pod.uid,
+            )
+
+    def _plan_all(self, decoded: DecodedClaim, obtained: Obtained) -> tuple[PreparedDevice, ...]:
         """Every device is checked before the first error is raised, so that none hides another's."""
         prepared: list[PreparedDevice] = []
         errors: list[ClaimError] = []
         rules = self._read_rules(decoded.devices)
         for device in decoded.devices:
             try:
-                prepared.append(self._plan_one(decoded.claim, device, leases.get(device.key), rules))
+                prepared.append(self._plan_one(decoded.claim, device, obtained, rules))
             except ClaimError as error:
                 errors.append(error)
         if errors:
@@ -311,7 +373,7 @@ class Planner:
         return self._node.read_rules() if may_inherit else ()
 
     def _plan_one(
-        self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None, rules: tuple[AddRule, ...]
+        self, claim: ClaimRef, decoded: DecodedDevice, obtained: Obtained, rules: tuple[AddRule, ...]
     ) -> PreparedDevice:
         result, device = decoded.result, decoded.device
         prepared = PreparedDevice(
@@ -330,7 +392,7 @@ class Planner:
         if result.admin_access:
             return replace(prepared, cdi_ids=())
         exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
-        plan = self._plan_device(claim, decoded, lease, exclusive, rules)
+        plan = self._plan_device(claim, decoded, obtained, exclusive, rules)
         rdma, workload = self._plan_rdma(decoded, exclusive), plan_workload(decoded.config)
         return replace(prepared, plan=plan, rdma=rdma, workload=workload)
 
@@ -338,7 +400,7 @@ class Planner:
         self,
         claim: ClaimRef,
         decoded: DecodedDevice,
-        lease: DhcpLease | None,
+        obtained: Obtained,
         exclusive: bool,
         rules: tuple[AddRule, ...],
     ) -> AttachPlan:
@@ -351,12 +413,14 @@ class Planner:
             self._read_host(decoded),
             config,
             rdma_exclusive=exclusive,
-            lease=lease,
+            lease=obtained.leases.get(decoded.key),
             mac_seed=_mac_seed(claim, decoded),
             physical_function_mtu=parent_mtu,
             cpus=self._read_cpus(decoded),
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
+            ipam=obtained.addresses.get(decoded.key),
+            bandwidth=decoded.result.bandwidth,
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):
@@ -454,6 +518,24 @@ def _not_shareable(device: Device) -> ClaimError:
         hint="the operator's --shared-devices must not name it",
         reason=Reason.UNSUPPORTED_CLAIM,
     )
+
+
+def _key(result: AllocationResult) -> str:
+    return f"{result.device}/{result.share_id}" if result.share_id else result.device
+
+
+def _profile_requests(devices: Sequence[DecodedDevice]) -> Iterator[ProfileRequest]:
+    """A provider knows the name of the device and the claim, but no shares."""
+    asking = [decoded for decoded in devices if decoded.moves and decoded.config.profile]
+    shared = [name for name, count in Counter(own.device.name for own in asking).items() if count > 1]
+    if shared:
+        raise ClaimError(
+            f"device {', '.join(shared)}: profile: must be set for one share of the device in a claim",
+            hint="use a claim for each share",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+    for own in asking:
+        yield ProfileRequest(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
 
 
 def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:

@@ -30,9 +30,12 @@ MAX_VALUE_BYTES = 64
 MAX_NAME_LENGTH = 32
 _MAX_DOMAIN_LENGTH = 63
 MAX_ATTRIBUTES_PER_DEVICE = 32
-"""Together with capacities, of which we publish none."""
+"""Together with capacities."""
 MAX_VALUES_PER_DEVICE = 48
 """A list counts its items (Kubernetes 1.36)."""
+
+BANDWIDTH = f"{DOMAIN}/bandwidth"
+"""The capacity of a shared device, in bits per second."""
 
 NOT_TEXT = "is no text (bytes that are not UTF-8)"
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dranet.model.claim import NO_WORKLOAD_SETTINGS, AllocationResult, ClaimRef, PodRef, WorkloadSettings
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
+from dranet.model.ipam import IpamAnswer
 
 RECORD_VERSION = 4
 """Version of the records that this driver writes. Version 1 had neither this number nor the fields that
@@ -435,6 +436,8 @@ class AttachPlan(Struct, frozen=True):
     """What to restore after a :class:`SetCpuLocality`; ``None`` when the plan has no such step."""
     ipoib: tuple[IpoibState, ...] = ()
     """The IPoIB interfaces to restore with the RDMA device of a :class:`MoveRdma`."""
+    ipam: IpamAnswer | None = None
+    """Where its addresses are from; its claim's entry in the journal releases them."""
     rdma_cm: Mapping[str, str] = field(default_factory=dict)
     """Defaults of ``rdma_cm`` for the device that a :class:`MoveRdma` moves, by ``1/default_roce_mode``."""
 

@@ -197,6 +197,8 @@ class PreparePhase(StrEnum):
     """For other work on the same claim or device."""
     FETCH = "fetch"
     DECODE = "decode"
+    PROFILE = "profile"
+    IPAM = "ipam"
     LEASE = "lease"
     PLAN = "plan"
     STORE = "store"
@@ -252,6 +254,22 @@ class ClaimCall:
         self.outcome = Outcome.SUCCESS
 
 
+class CloudMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.PEERS)
+        provider = {"provider": "`gce`, `aws`, `azure`, `oke`, `alibaba` or `coreweave`"}
+        self.requests = r.counter(
+            "dranet_cloud_requests_total",
+            "Times that the cloud was asked about this machine",
+            {**provider, **_ENDED},
+        )
+        self.answered = r.gauge(
+            "dranet_cloud_answered_timestamp_seconds",
+            "Unix time of the cloud's last answer; the attributes are those of that answer",
+            provider,
+        )
+
+
 class AttachMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -304,6 +322,72 @@ class DhcpMetrics:
                 )
             },
         )
+
+
+class IpamCommand(StrEnum):
+    """What an IPAM plugin was asked for; the ``command`` label."""
+
+    ADD = "ADD"
+    CHECK = "CHECK"
+    DEL = "DEL"
+
+
+class IpamMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
+        self.seconds = r.histogram(
+            "dranet_ipam_seconds",
+            "Duration in seconds of calls to [IPAM plugins](../guides/ipam.md)",
+            {"command": one_of(IpamCommand), **_ENDED},
+        )
+        self.unreleased = r.gauge(
+            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
+        )
+        self.unreleased_seconds = r.gauge(
+            "dranet_ipam_unreleased_seconds",
+            "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
+        )
+        self.failed_checks = r.gauge(
+            "dranet_ipam_failed_checks",
+            "Prepared claims whose addresses, by their plugin's CHECK, are no longer their own",
+        )
+
+
+class WebhookMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.PEERS)
+        self.up = r.gauge(
+            "dranet_webhook_up",
+            "1 if the webhook provider of attributes and configs answers, 0 while it is away",
+            {"url": "of the provider"},
+        )
+        self.answered = r.gauge(
+            "dranet_webhook_answered_timestamp_seconds",
+            "Unix time of the oldest of the webhook provider's answers that are in use, one for each device",
+            {"url": "of the provider"},
+        )
+        self.requests = r.counter(
+            "dranet_webhook_requests_total",
+            "Requests to the webhook provider, counting each attempt",
+            {
+                "request": "`health`, `GetDeviceAttributes`, `GetDeviceConfig`, `GetProfileConfig`, "
+                "`ReleaseProfileConfig`",
+                **_ENDED,
+            },
+        )
+        self.unreleased = r.gauge(
+            "dranet_webhook_unreleased_claims",
+            "Claims that are no longer prepared and whose profiles the webhook provider has not taken back",
+        )
+
+    def is_up(self, url: str, up: bool) -> None:
+        self.up.labels(url).set(up)
+
+    def oldest_answer(self, url: str, unix_time: float) -> None:
+        self.answered.labels(url).set(unix_time)
+
+    def asked(self, request: str, has_answered: bool) -> None:
+        self.requests.labels(request, Outcome.SUCCESS if has_answered else Outcome.FAILED).inc()
 
 
 class ReconcileMetrics:
@@ -446,6 +530,9 @@ class Metrics:
         self.reconcile = ReconcileMetrics(r)
         self.alignment = AlignmentMetrics(r)
         self.dhcp = DhcpMetrics(r)
+        self.webhook = WebhookMetrics(r)
+        self.ipam = IpamMetrics(r)
+        self.cloud = CloudMetrics(r)
         self.slices = SliceMetrics(r)
         self.health = HealthMetrics(r)
         self.inventory = InventoryMetrics(r)

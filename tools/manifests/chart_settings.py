@@ -20,6 +20,10 @@ _SEEN_TO: Mapping[str, str] = {
     "metrics_tls_key": "metrics.tls.secretName sets it",
     "metrics_client_ca": "metrics.tls.clientCASecretName sets it",
     "metrics_authentication": "metrics.authentication sets it",
+    "webhook_ca": "webhook.caSecretName sets it",
+    "webhook_client_cert": "webhook.clientSecretName sets it",
+    "webhook_client_key": "webhook.clientSecretName sets it",
+    "ipam_file": "the chart sets it, for what ipam has",
     "sysfs_root": "the chart sets it, with the mount that belongs to it",
 }
 """Settings that values must not set -> the reason."""

@@ -98,7 +98,6 @@ def iter_conflicts() -> Iterator[Conflict]:
     yield from _of_vrf()
     yield from _of_ipv6()
     yield from _of_locality()
-    yield _of_profile()
 
 
 def _of_envelope() -> Iterator[Conflict]:
@@ -169,6 +168,18 @@ def _of_addresses() -> Iterator[Conflict]:
         "dhcp",
         "addresses",
     )
+    for word, other, condition in (
+        ("ipamAndAddresses", "addresses", has_entries(_O, "addresses")),
+        ("ipamAndDhcp", "dhcp: true", is_true(_O, "dhcp")),
+    ):
+        yield _in_interface(
+            word,
+            f"{text_of(_O, 'ipam')} != '' && {condition}",
+            quote(".ipam"),
+            quote(f"must be absent with {other}"),
+            "ipam",
+            other.partition(":")[0],
+        )
     yield _in_interface(
         "mtuOfIpv6",
         f"{is_a('int', _O, 'mtu')} && {_O}.mtu < {IPV6_MTU_MIN} && {_HAS_V6_ADDRESS}",
@@ -263,16 +274,6 @@ def _of_locality() -> Iterator[Conflict]:
             f"cpuLocality.{name}",
             "interface.type",
         )
-
-
-def _of_profile() -> Conflict:
-    return _in_whole(
-        "profileWithoutProvider",
-        f"{text_of(_O, 'profile')} != ''",
-        quote(".profile"),
-        quote("must not be set: no profile provider is configured"),
-        "profile",
-    )
 
 
 _HOPS = f"({has_entries('o', 'nextHops')})"

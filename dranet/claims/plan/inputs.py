@@ -7,6 +7,7 @@ from msgspec import Struct
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
 from dranet.model.facts import TABLE_MAIN
+from dranet.model.ipam import IpamAnswer
 from dranet.model.parameters.interface import IPV6_MTU_MIN
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddRule, DhcpLease, LinkState
@@ -32,6 +33,10 @@ class PlanInput(Struct, frozen=True):
     """Where the config asks for near CPUs."""
     host_rules: tuple[AddRule, ...] = ()
     """The policy rules of the host's namespace."""
+    ipam: IpamAnswer | None = None
+    """Where the config names a source of addresses."""
+    bandwidth: int | None = None
+    """Bits per second that the allocation took of a shared device, the most that the link may carry."""
 
     @property
     def moves(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from dranet.desk.fleet.nodes import (
 from dranet.desk.fleet.problems import find_problems
 from dranet.desk.hardware.nodes import is_gpu_driver
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.pools import choose_newest
 from dranet.model.attributes import TYPE
 from dranet.model.status import ConditionType
 
@@ -83,7 +84,7 @@ class _Reader:
         return sorted({*self._bodies, *ours, *self._pods})
 
     def read(self, name: str) -> FleetNode:
-        slices = tuple(_newest(self._slices[name]))
+        slices = tuple(choose_newest(self._slices[name]))
         held = {device.device for device in self._claimed[name]}
         offered: dict[str, set[DeviceKey]] = defaultdict(set)
         for body in slices:
@@ -137,21 +138,6 @@ class _Reader:
 
 def _key(body: JsonObject, device: str) -> DeviceKey:
     return body["spec"]["driver"], body["spec"]["pool"]["name"], device
-
-
-def _newest(slices: Collection[JsonObject]) -> Iterator[JsonObject]:
-    """Those of the highest generation of their pool: the others are about to be deleted."""
-    generations: Counter[tuple[str, str]] = Counter()
-    for body in slices:
-        pool = body["spec"]["driver"], body["spec"]["pool"]["name"]
-        generations[pool] = max(generations[pool], _generation(body))
-    for body in slices:
-        if _generation(body) == generations[body["spec"]["driver"], body["spec"]["pool"]["name"]]:
-            yield body
-
-
-def _generation(body: JsonObject) -> int:
-    return int(body["spec"]["pool"].get("generation") or 0)
 
 
 def _applies(rule: JsonObject, key: DeviceKey) -> bool:

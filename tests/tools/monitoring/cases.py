@@ -133,6 +133,7 @@ CASES: dict[str, Case] = {
         {"process_open_fds": "100x60", "process_max_fds": "1024x60"},
     ),
     "DranetScrapeIncomplete": steady("dranet_scrape_unread_pods", "2", "0", 16, "2"),
+    "DranetWebhookProviderAway": steady("dranet_webhook_up", "0", "1", 11, url="http://127.0.0.1:8081"),
     "DranetCertificateBad": steady("dranet_certificate_ok", "0", "1", 11),
     "DranetCertificateEnds": Case(  # promtool begins at 0: it is good for 90 days, of which six are left
         certificate(-84, 6),
