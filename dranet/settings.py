@@ -408,7 +408,7 @@ class Settings(Struct, frozen=True):
     profile_provider: ProfileProvider = _setting(
         ProfileProvider.CLOUD,
         Choice(ProfileProvider),
-        "who gives the profile that a claim names: cloud (the provider of cloud_provider, if it has "
+        "the provider of the profiles that claims name: cloud (the provider of cloud_provider, if it has "
         "profiles), webhook (that of webhook_url) or none; without one such claims are refused",
     )
     webhook_url: str = _setting(
