@@ -34,6 +34,10 @@ _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT
 """Names that Kubernetes itself injects for a Service whose name starts with ``dranet``."""
 
 
+BANDWIDTH_STEP = 1_000_000
+"""Bits per second: the smallest share of a NIC that is counted, and the step from one to the next."""
+
+
 class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
@@ -86,6 +90,12 @@ class ProfileProvider(StrEnum):
     CLOUD = "cloud"
     WEBHOOK = "webhook"
     NONE = "none"
+
+
+class Lldp(StrEnum):
+    OFF = "off"
+    LISTEN = "listen"
+    LLDPD = "lldpd"
 
 
 class HealthTaints(StrEnum):
@@ -165,6 +175,41 @@ def _ip_addresses(value: object) -> tuple[str, ...]:
         return tuple(str(ip_address(word)) for word in words)
     except ValueError as error:
         raise ValueError(f"must be IP addresses with commas between them ({error})") from None
+
+
+def _bit_rate(value: object) -> int | None:
+    """Whole megabits per second, the step in which shares are counted; nothing for none."""
+    if value in ("", None):
+        return None
+    from dranet.quantity import NANO, parse_quantity
+
+    try:
+        rate, rest = divmod(parse_quantity(str(value)), NANO)
+    except ValueError:
+        rate, rest = 0, 1
+    if rest or rate <= 0 or rate % BANDWIDTH_STEP:
+        raise ValueError("must be whole megabits per second, e.g. 500M or 10G, or empty")
+    return rate
+
+
+def _rail_pattern(value: object) -> str:
+    try:
+        if isinstance(value, str) and (not value or re.compile(value).groups == 1):
+            return value
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from None
+    raise ValueError(r"must be a regular expression with one group, the number of the rail, e.g. rail-?(\d+)")
+
+
+def _expected_rails(value: object) -> tuple[str, ...]:
+    words = _words(value)
+    parts = [word.rpartition("=") for word in words]
+    names = [name for name, _, _ in parts]
+    if not all(name and rail.isascii() and rail.isdigit() and len(rail) < 10 for name, _, rail in parts):
+        raise ValueError("must be INTERFACE=RAIL or PCI_ADDRESS=RAIL with commas between, e.g. eth0=0,eth1=1")
+    if len(set(names)) < len(names):
+        raise ValueError("must name each interface once")
+    return words
 
 
 def _two_digits(value: object) -> str:
@@ -353,6 +398,19 @@ class Settings(Struct, frozen=True):
         "with a macvlan, ipvlan or VLAN on top; needs the cluster's feature gate DRAConsumableCapacity; "
         "empty: none is shared",
     )
+    default_bandwidth: int | None = _setting(
+        None,
+        _bit_rate,
+        "bits per second that a claim takes of a shared device if it does not request dra.net/bandwidth, "
+        "e.g. 1G; the scheduler then counts the bandwidth of shared devices, and each share is limited to "
+        "what its claim took; empty: bandwidth is neither counted nor limited",
+    )
+    assumed_bandwidth: int | None = _setting(
+        None,
+        _bit_rate,
+        "bits per second of a shared device that reports no speed, as in many virtual machines, e.g. 100G; "
+        "empty: such a device has no bandwidth to request until its speed is known",
+    )
     attributes_file: Path | None = _setting(
         None,
         _absolute_path_or_none,
@@ -436,6 +494,30 @@ class Settings(Struct, frozen=True):
     )
     webhook_refresh_seconds: float = _setting(
         300.0, Seconds(1), "how often the webhook provider is asked again about a device that has not changed"
+    )
+    lldp: Lldp = _setting(
+        Lldp.OFF,
+        Choice(Lldp),
+        "learn the switch and the port at the other end of each cable: off, listen (for LLDP frames on the "
+        "host's links) or lldpd (from lldpd_file)",
+    )
+    lldpd_file: Path = _setting(
+        Path("/run/dranet-lldp/neighbors.json"),
+        _absolute_path,
+        "with lldp lldpd: what the node writes here again and again with `lldpcli -f json show neighbors "
+        "details`; a neighbour holds for its TTL after the file was written",
+    )
+    rail_pattern: str = _setting(
+        "",
+        _rail_pattern,
+        "regular expression whose one group is the number of the rail in `SWITCH PORT DESCRIPTION`, as the "
+        r"switch announces them, e.g. ^leaf-(\d+) or rail-?(\d+); empty: LLDP gives no rail",
+    )
+    expected_rails: tuple[str, ...] = _setting(
+        (),
+        _expected_rails,
+        "the rail that each interface or PCI address should be cabled to, e.g. eth0=0,eth1=1; another one is "
+        "reported; empty: only two NICs on one rail are",
     )
     publish_gpus: PublishGpus = _setting(
         PublishGpus.AUTO,

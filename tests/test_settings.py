@@ -153,6 +153,7 @@ def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+<<<<<<< HEAD
     ("flags", "complaint"),
     [
         ({"cloud_provider": "webhook"}, "--cloud-provider webhook without --webhook-url"),
@@ -178,3 +179,26 @@ def test_dranets_values_for_providers_work() -> None:
     settings = load_settings(flags, {})
     assert (settings.cloud_provider, settings.profile_provider) == ("webhook", "webhook")
     assert load_settings({"profile_provider": "none"}, {}).profile_provider == "none"
+=======
+    ("flag", "value", "why"),
+    [
+        ("lldp", "on", "must be one of off, listen, lldpd"),
+        ("rail_pattern", "leaf-(", "must be a regular expression"),
+        ("rail_pattern", "leaf", "with one group"),
+        ("rail_pattern", "(a)(b)", "with one group"),
+        ("expected_rails", "eth0", "must be INTERFACE=RAIL"),
+        ("expected_rails", "eth0=x", "must be INTERFACE=RAIL"),
+        ("expected_rails", "=1", "must be INTERFACE=RAIL"),
+        ("expected_rails", "eth0=1,eth0=2", "must name each interface once"),
+    ],
+)
+def test_a_wrong_setting_of_rails_is_refused_with_the_reason(flag: str, value: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        load_settings({flag: value}, {})
+
+
+def test_rails_are_expected_by_interface_or_pci_address() -> None:
+    found = load_settings({"expected_rails": "eth0=0,0000:1a:00.0=1", "rail_pattern": r"leaf-(\d+)"}, {})
+    assert found.expected_rails == ("eth0=0", "0000:1a:00.0=1")
+    assert found.rail_pattern == r"leaf-(\d+)"
+>>>>>>> w-lldp

@@ -21,8 +21,9 @@ from typing import Any
 from msgspec import Struct
 
 from dranet.cluster.messages import JsonObject
-from dranet.model.attributes import LIST_FORMS
-from dranet.model.device import AttributeValue, Device, Taint, TaintEffect
+from dranet.model.attributes import BANDWIDTH, LIST_FORMS
+from dranet.model.device import AttributeValue, Bandwidth, Device, Taint, TaintEffect
+from dranet.settings import BANDWIDTH_STEP
 
 DeviceJson = JsonObject
 Page = tuple[DeviceJson, ...]
@@ -97,6 +98,7 @@ def _strip(device: DeviceJson, features: Collection[Feature]) -> DeviceJson:
         stripped["taints"] = [taint for taint in stripped["taints"] if not _is_observed(taint)]
     if Feature.SHARED_DEVICES in features:
         stripped.pop("allowMultipleAllocations", None)
+        stripped.pop("capacity", None)  # a request would only be compared with it
     if Feature.LIST_ATTRIBUTES in features and "attributes" in stripped:
         stripped["attributes"] = _without_lists(stripped["attributes"])
     return {key: value for key, value in stripped.items() if value not in ([], {})}
@@ -146,12 +148,21 @@ def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
         }
     if device.shared:
         body["allowMultipleAllocations"] = True
+    if device.bandwidth is not None:
+        body["capacity"] = {BANDWIDTH: _bandwidth_to_json(device.bandwidth)}
     if taints:
         body["taints"] = [  # without a time, which the server notes then
             {"key": taint.key, "effect": taint.effect.value} | ({"value": taint.value} if taint.value else {})
             for taint in taints
         ]
     return body
+
+
+def _bandwidth_to_json(bandwidth: Bandwidth) -> JsonObject:
+    """Numbers without a suffix: a server keeps the spelling, and only the value is compared."""
+    step = str(BANDWIDTH_STEP)
+    policy = {"default": str(bandwidth.default), "validRange": {"min": step, "step": step}}
+    return {"value": str(bandwidth.total), "requestPolicy": policy}
 
 
 def _attribute_to_json(value: AttributeValue) -> JsonObject:
@@ -256,7 +267,7 @@ def _amounts(device: DeviceJson) -> object:
     capacity, consumed = device.get("capacity"), device.get("consumesCounters")
     if not capacity and not consumed:
         return None
-    from dranet.quantity import normalize_quantity  # no device of ours has any today
+    from dranet.quantity import normalize_quantity  # few nodes share devices
 
     def normalize(value: object) -> object:
         """Quantities are the texts and numbers of these two fields, except the name of a set of counters."""

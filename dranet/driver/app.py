@@ -227,6 +227,8 @@ class Driver:
             stack.enter_context(contextlib.closing(self._services.store))
             stack.enter_context(contextlib.closing(self._services.pod_links))
             stack.enter_context(contextlib.closing(self._services.attachments))
+            if self._services.neighbours is not None:
+                stack.enter_context(contextlib.closing(self._services.neighbours))
             if await _done_before(stop, self._prepare_state()):
                 await stack.enter_async_context(self._serving(stop))
                 await self._work_until(stop)
@@ -255,6 +257,8 @@ class Driver:
                 "health": self._services.health.run(),
                 "hand-over": self._services.leadership.run(self._lead),
             }
+            if self._services.neighbours is not None:
+                work["LLDP"] = self._services.follow_neighbours()
             if self._services.ready_file is not None:
                 work["ready file"] = self._services.ready_file.run()
             background = [tasks.create_task(run, name=name) for name, run in work.items()]

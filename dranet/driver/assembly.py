@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
@@ -66,10 +67,13 @@ from dranet.model.device import Device
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, Lldp, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
+
+if TYPE_CHECKING:
+    from dranet.driver.lldp import HeardNeighbours, LldpdNeighbours
 
 HEALTH_ECHO_SECONDS = 1.0
 """The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
@@ -152,8 +156,13 @@ class Services:
 
     @cached_property
     def inventory(self) -> Inventory:
+        reader = self._reader
+        if self.neighbours is not None:
+            from dranet.driver.lldp import ReaderWithNeighbours
+
+            reader = ReaderWithNeighbours(reader, self.neighbours, self.settings.offer_link_kinds)
         return Inventory(
-            self._reader,
+            reader,
             self._policy.get,
             self.store,
             self._metrics,
@@ -184,6 +193,19 @@ class Services:
 
     def _get_offered_devices(self) -> Iterable[Device]:
         return self.inventory.view.offered.values()
+
+    @cached_property
+    def neighbours(self) -> HeardNeighbours | LldpdNeighbours | None:
+        if self.settings.lldp is Lldp.OFF or not self._reader.is_live:
+            return None
+        from dranet.driver.lldp import open_source
+
+        return open_source(self.settings, lambda: self.leadership.state is InstanceState.LEADER)
+
+    async def follow_neighbours(self) -> None:
+        """Hear the switches while the driver runs."""
+        if self.neighbours is not None:
+            await self.neighbours.run(self._look_again)
 
     @cached_property
     def publish(self) -> PublishLoop:

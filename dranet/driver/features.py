@@ -43,7 +43,8 @@ from dranet.settings import HealthTaints, PublishGpus, Settings
 _MATTERS: Mapping[Feature, str] = {
     Feature.TAINTS: "the scheduler goes on giving out a NIC whose link is down",
     Feature.OBSERVED_TAINTS: "a trial of health taints (effect None) shows nothing",
-    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it",
+    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it, and no "
+    "bandwidth is counted",
     Feature.LIST_ATTRIBUTES: "resource.kubernetes.io/numaNode is one number and cannot match a list",
 }
 _SETTINGS: Mapping[Feature, str] = {

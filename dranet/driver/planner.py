@@ -420,6 +420,7 @@ class Planner:
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
             ipam=obtained.addresses.get(decoded.key),
+            bandwidth=decoded.result.bandwidth,
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):

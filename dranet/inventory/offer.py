@@ -22,8 +22,8 @@ from dranet.inventory.build import PAIR_KINDS, bare_device, build_devices, infra
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, DeviceFilter, Policy, RuleResult
 from dranet.inventory.provided import add_provided
 from dranet.inventory.topology import LinkDependencies, carrier, find_link_dependencies
-from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
-from dranet.model.device import Device, DeviceKind
+from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, LINK_SPEED, NOT_TEXT, PARENT, RDMA_DEVICE
+from dranet.model.device import Bandwidth, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 from dranet.model.uplinks import has_local_parent
 from dranet.settings import PublishGpus
@@ -281,6 +281,7 @@ def _decide_by_policy(device: Device, policy: Policy) -> Decision:
     device = replace(device, attributes={**device.attributes, **added.attributes})
     if policy.shared is not None and device.kind is DeviceKind.NIC:
         device, added = _share(device, added, policy.shared)
+        device = replace(device, bandwidth=_find_bandwidth(device, policy))
     try:
         if policy.filter is None or policy.filter.matches(device.attributes):
             return Decision(device, True, _OFFERED[device.kind], warnings=added.warnings)
@@ -298,6 +299,18 @@ def _share(device: Device, added: RuleResult, shared: DeviceFilter) -> tuple[Dev
     except DranetError as error:
         warning = f"device {device.name} is not shared: shared_devices fails on it: {error.message}"
         return device, replace(added, warnings=(*added.warnings, warning))
+
+
+def _find_bandwidth(device: Device, policy: Policy) -> Bandwidth | None:
+    """``None`` also for a port whose speed was not known since the driver started, and is not assumed."""
+    if not device.shared or policy.default_bandwidth is None:
+        return None
+    speed = device.attributes.get(LINK_SPEED.qualified)
+    if isinstance(speed, int) and speed > 0:
+        policy.speeds[device.name] = speed
+    known = policy.speeds.get(device.name, 0) * 1_000_000
+    total = known or policy.assumed_bandwidth or 0
+    return Bandwidth(total, min(policy.default_bandwidth, total)) if total else None
 
 
 _MAX_JUDGED = 4096

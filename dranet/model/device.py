@@ -66,6 +66,14 @@ class NamedRdma(NamedTuple):
     node_guid: str
 
 
+class Bandwidth(Struct, frozen=True):
+    """The capacity of a shared device (KEP-5075), in bits per second."""
+
+    total: int
+    default: int
+    """What a claim takes that asks for none."""
+
+
 class Device(Struct, frozen=True):
     """One allocatable entry of a ResourceSlice.
 
@@ -91,6 +99,8 @@ class Device(Struct, frozen=True):
     """RDMA or GPU nodes that the workload needs."""
     shared: bool = False
     """Several claims may hold it at once, each with a link on top of it (``allowMultipleAllocations``)."""
+    bandwidth: Bandwidth | None = None
+    """What shares of it are counted by."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Attributes (qualified names) that the facts give but that no slice can take, each with the reason."""
     rdma_guid: str = ""

@@ -341,6 +341,18 @@ class ProvidedFacts(Struct, frozen=True):
     attributes: tuple[ProvidedAttribute, ...] = ()
 
 
+class LldpNeighbour(Struct, frozen=True):
+    """The port at the other end of a link's cable, as it announces itself (IEEE 802.1AB). What the texts hold
+    is up to the switch; they are printable."""
+
+    ifname: str
+    """Name of the link on the node, also while a pod has it."""
+    chassis_id: str
+    port_id: str
+    system_name: str = ""
+    port_description: str = ""
+
+
 class NodeFacts(Struct, frozen=True):
     """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
 
@@ -363,6 +375,8 @@ class NodeFacts(Struct, frozen=True):
     """RDMA devices belong to one network namespace each (``rdma system``); ``False`` is shared mode."""
     provided: tuple[ProvidedFacts, ...] = ()
     """From outside the kernel; checked by ``model.provider``."""
+    lldp_neighbours: tuple[LldpNeighbour, ...] = ()
+    """One for each link whose neighbour is known; only with the setting ``lldp``."""
     warnings: tuple[str, ...] = field(default=())
     """One line for each thing that could not be read; one odd device never hides the others."""
 

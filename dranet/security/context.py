@@ -62,9 +62,10 @@ CAPABILITIES = (
     Capability(
         "NET_RAW",
         13,
-        "ask a DHCP server for an address before a NIC has one (packet sockets)",
-        "claims with `dhcp: true` are refused at Prepare",
-        feature="`dhcp: true`",
+        "ask a DHCP server for an address before a NIC has one, and hear LLDP with `lldp: listen` (packet "
+        "sockets)",
+        "claims with `dhcp: true` are refused at Prepare, and `lldp: listen` hears no switch",
+        feature="`dhcp: true` and `lldp: listen`",
     ),
     Capability(
         "SYS_PTRACE",

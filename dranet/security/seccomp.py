@@ -209,11 +209,11 @@ CHOSEN = (
     SyscallRule(
         "socket-packet",
         ("socket",),
-        "DHCP, before a NIC has an address",
-        "claims with `dhcp: true` are refused at Prepare",
+        "DHCP, before a NIC has an address; LLDP with `lldp: listen`",
+        "claims with `dhcp: true` are refused at Prepare, and `lldp: listen` hears no switch",
         cases=_each(0, (_AF_PACKET,)),
         needs=("NET_RAW",),
-        feature="`dhcp: true`",
+        feature="`dhcp: true` and `lldp: listen`",
     ),
     SyscallRule(
         "setns",

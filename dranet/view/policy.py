@@ -4,6 +4,7 @@ we run. The file is read whole: its rules, or every problem with file and line."
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,8 +89,17 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         prefer_attributes=_preferred(settings.prefer_attributes, rules.names if rules else frozenset()),
         filter=_compile("--filter", settings.filter, settings.driver_name),
         shared=_compile("--shared-devices", settings.shared_devices, settings.driver_name),
+        default_bandwidth=settings.default_bandwidth,
+        assumed_bandwidth=settings.assumed_bandwidth,
         rules=rules,
+        rail_pattern=re.compile(settings.rail_pattern) if settings.rail_pattern else None,
+        expected_rails=_expected_rails(settings.expected_rails),
     )
+
+
+def _expected_rails(words: Iterable[str]) -> dict[str, int]:
+    parts = (word.rpartition("=") for word in words)
+    return {name: int(rail) for name, _, rail in parts}
 
 
 def _compile(flag: str, expression: str, driver: str) -> DeviceFilter | None:

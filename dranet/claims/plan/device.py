@@ -157,12 +157,13 @@ def plan_device(
     host_rules: tuple[AddRule, ...] = (),
     ipoib: tuple[IpoibState, ...] = (),
     ipam: IpamAnswer | None = None,
+    bandwidth: int | None = None,
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
     Args:
-        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, ipam: as in
-            :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, ipam, bandwidth: as
+            in :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
         rdma_exclusive: RDMA devices belong to one network namespace each, so they also have to move.
         ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
 
@@ -182,7 +183,9 @@ def plan_device(
         raise ValueError(f"no lease for device {device.name}")
     if config.interface.ipam and ipam is None:
         raise ValueError(f"no addresses for device {device.name}")
-    inputs = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, ipam)
+    inputs = PlanInput(
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, ipam, bandwidth
+    )
     _refuse(device, _check(inputs, rdma_exclusive))
     return AttachPlan(
         device.name,

@@ -35,6 +35,8 @@ class PlanInput(Struct, frozen=True):
     """The policy rules of the host's namespace."""
     ipam: IpamAnswer | None = None
     """Where the config names a source of addresses."""
+    bandwidth: int | None = None
+    """Bits per second that the allocation took of a shared device, the most that the link may carry."""
 
     @property
     def moves(self) -> bool:

@@ -106,13 +106,19 @@ def plan_properties(inputs: PlanInput) -> Iterator[Step]:
     if interface.disable_ebpf_programs:
         yield RemovePrograms()
     egress, ingress = interface.rate_limit.egress, interface.rate_limit.ingress
-    if egress or ingress:
+    if egress or ingress or inputs.bandwidth is not None:
         yield LimitRate(
-            egress_bits_per_second=egress.rate if egress else None,
+            egress_bits_per_second=_lower(egress.rate if egress else None, inputs.bandwidth),
             egress_burst_bytes=egress.burst if egress else None,
-            ingress_bits_per_second=ingress.rate if ingress else None,
+            ingress_bits_per_second=_lower(ingress.rate if ingress else None, inputs.bandwidth),
             ingress_burst_bytes=ingress.burst if ingress else None,
         )
+
+
+def _lower(limit: int | None, bandwidth: int | None) -> int | None:
+    """The limit of the config and what the allocation took: the sum of all shares never exceeds the port,
+    because the scheduler counts what they take."""
+    return min((rate for rate in (limit, bandwidth) if rate is not None), default=None)
 
 
 def check_link(inputs: PlanInput) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.desk.doctor import managers, pcie, rdma, system, tuning
+from dranet.desk.doctor import cabling, managers, pcie, rdma, system, tuning
 from dranet.desk.doctor.checks import Check, Entry, Surroundings, not_visible
 from dranet.model.findings import Finding
 
@@ -211,6 +211,7 @@ CHECKS: tuple[Check, ...] = (
     *managers.CHECKS,
     *rdma.CHECKS,
     *pcie.CHECKS,
+    *cabling.CHECKS,
     *tuning.CHECKS,
     not_visible,
 )

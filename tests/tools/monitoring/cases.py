@@ -271,6 +271,7 @@ CASES: dict[str, Case] = {
             f"dranet_pod_device_info{{{labels(POD)}}}": "1x60",
         },
     ),
+    "DranetNicOnWrongRail": steady("dranet_device_wrong_rail", "1", "0", 16, device="net-1"),
     "DranetNicDegraded": steady(FAULT, "1", "0", 16, device="net-1", fault="pcie-degraded"),
     "DranetRdmaRetransmits": Case(
         rdma("retransmits", "0+120x120", "transmit"),

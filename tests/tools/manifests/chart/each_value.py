@@ -23,6 +23,7 @@ OTHER: JsonObject = {
     "settings": {"log_level": "debug", **WEBHOOK},
     "webhook": {"caSecretName": "mine", "clientSecretName": "mine"},
     "attributes": [{"set": {"rail": 7}}],
+    "ipam": {"storage": {"cni": {"ipam": {"type": "host-local"}}}},
     "pools": [{"name": "gpu"}],
     "nodeSelector": {"example.com/nic": "yes"},
     "affinity": PODS["affinity"],
@@ -108,6 +109,13 @@ OTHER: JsonObject = {
         "annotations": {"a": "b"},
         "namespace": "grafana",
     },
+    "topologyLabels": {
+        "enabled": True,
+        "holdSeconds": 7,
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    },
     "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
     "podAnnotations": {"a": "b"},
     "podLabels": {"a": "b"},
@@ -150,7 +158,7 @@ BESIDE: dict[str, JsonObject] = {
     "metrics.authentication": {"metrics": {"tls": {"secretName": "mine", "clientCASecretName": "mine"}}},
     **{
         f"{part}.{name}": {part: _ON}
-        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards")
+        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards", "topologyLabels")
         for name in OTHER[part]
         if name != "enabled"
     },
