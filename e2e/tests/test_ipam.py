@@ -101,9 +101,6 @@ async def installed(
         await shell.run(f"kubectl -n {SYSTEM_NAMESPACE} rollout status daemonset/dranet --timeout=120s")
         yield layout.volatile / "networks"
     finally:
-        for previous in ("--previous", ""):  # TEMPORARY
-            out = await shell.run(f"kubectl -n {SYSTEM_NAMESPACE} logs ds/dranet {previous} || true")
-            Path(f"/work/wt/ipam/.cache/driver{previous}.log").write_text(out)
         await shell.run(f"{_UNINSTALL}\nkubectl delete namespace {SYSTEM_NAMESPACE}")
         crds = "ippools overlappingrangeipreservations"
         await shell.run(
