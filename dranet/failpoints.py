@@ -22,6 +22,7 @@ class Failpoint(StrEnum):
     PREPARE_PROFILE_NOTED = "prepare:profile-noted"
     """The journal has the profiles that the provider is about to be asked for."""
     PREPARE_PROFILE_OBTAINED = "prepare:profile-obtained"
+    """The provider has given the profiles of a claim, of which no record exists yet."""
     """The provider has answered with the profiles of a claim, of which no record exists yet."""
     PREPARE_LEASE_TAKEN = "prepare:lease-taken"
     """A DHCP server has granted an address that no record contains yet."""
