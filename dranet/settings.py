@@ -469,7 +469,6 @@ class Settings(Struct, frozen=True):
         ProfileProvider.CLOUD,
         Choice(ProfileProvider),
         "the provider of profiles that claims name: cloud (the provider of cloud_provider, if it has "
-        "the provider of the profiles that claims name: cloud (the provider of cloud_provider, if it has "
         "profiles), webhook (that of webhook_url) or none; without one such claims are refused",
     )
     webhook_url: str = _setting(
