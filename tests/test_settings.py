@@ -153,7 +153,6 @@ def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
     ("flags", "complaint"),
     [
         ({"cloud_provider": "webhook"}, "--cloud-provider webhook without --webhook-url"),
@@ -179,7 +178,9 @@ def test_dranets_values_for_providers_work() -> None:
     settings = load_settings(flags, {})
     assert (settings.cloud_provider, settings.profile_provider) == ("webhook", "webhook")
     assert load_settings({"profile_provider": "none"}, {}).profile_provider == "none"
-=======
+
+
+@pytest.mark.parametrize(
     ("flag", "value", "why"),
     [
         ("lldp", "on", "must be one of off, listen, lldpd"),
@@ -201,4 +202,3 @@ def test_rails_are_expected_by_interface_or_pci_address() -> None:
     found = load_settings({"expected_rails": "eth0=0,0000:1a:00.0=1", "rail_pattern": r"leaf-(\d+)"}, {})
     assert found.expected_rails == ("eth0=0", "0000:1a:00.0=1")
     assert found.rail_pattern == r"leaf-(\d+)"
->>>>>>> w-lldp
