@@ -185,8 +185,9 @@ FALLBACKS = (
     ),
     SyscallRule(
         "plugins",
-        ("setsid",),
-        "start an IPAM plugin of CNI in a session of its own, so that it can be ended with its children",
+        ("setsid", "vfork"),
+        "start an IPAM plugin of CNI in a session of its own, so that it can be ended with its children, and "
+        "without the handlers that gRPC has for a fork",
     ),
 )  # fmt: skip
 """Not taken on every machine; each is harmless, and its refusal would be hard to find."""
