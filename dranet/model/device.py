@@ -66,6 +66,19 @@ class NamedRdma(NamedTuple):
     node_guid: str
 
 
+class CounterUse(Struct, frozen=True):
+    """One entry of ``devices[].consumesCounters`` (KEP-4815), of the set's only counter."""
+
+    counter_set: str
+    amount: int
+    total: int
+    """What the set has: a physical function takes all, and each virtual function one."""
+
+    @property
+    def takes_all(self) -> bool:
+        return self.amount == self.total
+
+
 class Device(Struct, frozen=True):
     """One allocatable entry of a ResourceSlice.
 
@@ -97,6 +110,10 @@ class Device(Struct, frozen=True):
     """Node GUID of the RDMA device."""
     rdma_pci_address: str = ""
     """The PCI function of the RDMA device; empty for a software device on this one's link."""
+    vf_index: int | None = None
+    """Number of the virtual function at its ``physical_function``."""
+    counters: CounterUse | None = None
+    """What it takes of a counter set that a physical function shares with its virtual functions."""
 
     @property
     def rdma_identity(self) -> RdmaIdentity:
