@@ -30,6 +30,7 @@ class Reason(StrEnum):
     DHCP_FAILED = "DHCPFailed"
     DHCP_LEASE_EXPIRED = "DHCPLeaseExpired"
     DHCP_LEASE_REFUSED = "DHCPLeaseRefused"
+    IPAM_FAILED = "IPAMFailed"
     NETNS_GONE = "NetworkNamespaceGone"
     MISSING_FEATURE = "MissingFeature"
     KERNEL_ERROR = "KernelError"
@@ -149,6 +150,13 @@ class ClusterError(DranetError):
         super().__init__(message, hint=hint, reason=reason, retryable=retryable)
         self.status = status
         self.retry_after_seconds = retry_after_seconds
+
+
+class IpamError(DranetError):
+    """The administrator must act: a source of addresses refused, is missing, or broke its protocol."""
+
+    default_reason = Reason.IPAM_FAILED
+    default_retryable = True
 
 
 class ProtocolError(DranetError):

@@ -320,6 +320,17 @@ class Settings(Struct, frozen=True):
         _absolute_path_or_none,
         "YAML or JSON file with attributes of your own for devices chosen by CEL; read again when it changes",
     )
+    ipam_file: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "YAML or JSON file with sources of addresses, by the names that claims give in interface.ipam; read "
+        "again when it changes; empty: claims with interface.ipam are refused",
+    )
+    cni_bin_dirs: tuple[Path, ...] = _setting(
+        (Path("/opt/cni/bin"),),
+        _absolute_paths,
+        "folders in which the CNI IPAM plugins of ipam_file are looked for, in this order",
+    )
     prefer_attributes: tuple[str, ...] = _setting(
         (),
         _words,

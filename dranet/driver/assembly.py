@@ -28,6 +28,7 @@ from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, Hea
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
+from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
@@ -83,7 +84,7 @@ class Services:
         reader: FactsReader,
         metrics: Metrics,
     ) -> None:
-        """Raises SettingsError where certificate, key or CA of the port cannot be used."""
+        """Raises SettingsError where certificate, key or CA of the port, or the ipam_file, cannot be used."""
         self.settings = settings
         self._client = client
         self._policy = policy
@@ -308,8 +309,11 @@ class Services:
         )
 
     @cached_property
+    def _work(self) -> WorkLocks:
+        return WorkLocks(self.store.folder)
+
+    @cached_property
     def _preparer(self) -> Preparer:
-        work = WorkLocks(self.store.folder)
         return Preparer(
             driver_name=self.settings.driver_name,
             boot_id=self._boot_id,
@@ -320,9 +324,12 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
+                find_ipam=self._ipam.find,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
-            state=ClaimState(self.store, self.attachments, self.leases, self._container_files, work),
+            state=ClaimState(
+                self.store, self.attachments, self.leases, self._container_files, self._work, self._ipam
+            ),
             announcer=self._announcer,
             metrics=self._metrics,
             listeners=PrepareListeners(self._look_again, self._note_held),
@@ -337,6 +344,17 @@ class Services:
     def leases(self) -> Leases:
         on_links = self._metadata.links_changed
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
+
+    @cached_property
+    def _ipam(self) -> Ipam:
+        return Ipam(
+            self.store,
+            self._boot_id,
+            self._announcer,
+            self._metrics,
+            IpamClient(self.settings.cni_bin_dirs),
+            open_ipam_file(self.settings),
+        )
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:
@@ -424,7 +442,7 @@ class Services:
             self.store,
             self._runtime_view,
             self._snapshots,
-            Reconcilers(pods, self.files, owners),
+            Reconcilers(pods, self.files, owners, partial(self._ipam.look, self._work)),
             self._actions,
             self._preparer.finish,
             self.settings.reconcile_seconds,
@@ -538,7 +556,7 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates]
+        return [*judge_all(self.settings, *peers, served, self._ipam.read_state()), *certificates]
 
     # --- calls to services that are built later than their callers ---
 

@@ -7,7 +7,7 @@ anything. Slow look-ups belong here (:class:`NodeReader`), not in the hook.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from dranet.claims.config import choose_pod, decode_configs, select_results
 from dranet.claims.plan.device import check_pod, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
+from dranet.driver.ipam import Obtained, no_ipam_file
 from dranet.driver.leases import LeaseRequest
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
 from dranet.kernel.attachment.hardware import open_queues
@@ -34,13 +35,13 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link
+from dranet.model.ipam import IpamRequest, IpamSource
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.values import is_per_interface
 from dranet.model.plan import (
     RECORD_VERSION,
     AddRule,
     AttachPlan,
-    DhcpLease,
     IpoibState,
     LinkState,
     MoveRdma,
@@ -204,8 +205,20 @@ class DecodedClaim(Struct, frozen=True):
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
+    ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
+
+
+class Lookups(Struct, frozen=True):
+    """What the names in a claim stand for."""
+
+    get_offered: Callable[[str], Device]
+    """Raises DeviceError for a device that is not on offer."""
+    vendor_device: Callable[[Device], str] | None = None
+    """The vendor's CDI device of a GPU, or empty."""
+    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    """Raises ClaimError for an unknown name."""
 
 
 class Planner:
@@ -215,21 +228,19 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        get_offered: Callable[[str], Device],
+        lookups: Lookups,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] | None = None,
     ) -> None:
-        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._get_offered = get_offered
+        self._get_offered = lookups.get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
-        self._vendor_device = vendor_device
+        self._vendor_device = lookups.vendor_device
+        self._find_ipam = lookups.find_ipam
 
     def decode(self, claim: Claim) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
@@ -246,15 +257,15 @@ class Planner:
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
         dhcp = tuple(self._lease_requests(claim.ref, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, others)
+        ipam = tuple(self._ipam_requests(claim.ref, pod, devices))
+        return DecodedClaim(claim.ref, pod, devices, dhcp, ipam, others)
 
-    def plan(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
-        """Plan every device of the claim that is ours; whether they are free is looked at again. ``leases``
-        are by the ``device`` of each of ``decoded.dhcp``. Raises ClaimError for what a device, or those of
-        the pod together, cannot have (every bad field at once), DeviceError for one that is gone or busy, and
-        KernelError."""
+    def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
+        """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
+        ClaimError for what a device, or those of the pod together, cannot have (every bad field at once),
+        DeviceError for one that is gone or busy, and KernelError."""
         self._check_free(decoded.claim, decoded.devices)
-        devices = self._plan_all(decoded, leases)
+        devices = self._plan_all(decoded, obtained)
         record = PreparedClaim(
             decoded.claim, decoded.pod, devices, boot_id=self._boot_id, others=decoded.others
         )
@@ -297,14 +308,42 @@ class Planner:
             return interface.hardware_addr
         return make_mac(_mac_seed(claim, decoded)) if decoded.is_on_top else own
 
-    def _plan_all(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> tuple[PreparedDevice, ...]:
+    def _ipam_requests(
+        self, claim: ClaimRef, pod: PodRef, devices: Sequence[DecodedDevice]
+    ) -> Iterator[IpamRequest]:
+        """For some plugins pod and interface are what an address belongs to, so no two may have one name."""
+        others = (c for c in self._store.get_by_pod(pod.uid) if c.claim.uid != claim.uid)
+        taken = {plan.pod_ifname: plan.device for other in others for plan in other.plans}
+        for decoded in devices:
+            interface = decoded.config.interface
+            if not decoded.is_link or not interface.ipam:
+                continue
+            ifname = interface.name or decoded.device.ifname
+            if ifname in taken:
+                raise ClaimError(
+                    f"interface.name: {taken[ifname]}, {decoded.device.name} would all be {ifname}",
+                    hint="give each device a config of its own, by the name of its request",
+                )
+            taken[ifname] = decoded.device.name
+            yield IpamRequest(
+                decoded.key,
+                interface.ipam,
+                self._find_ipam(interface.ipam),
+                f"{claim.uid}.{pod.uid}",
+                ifname,
+                pod.namespace,
+                pod.name,
+                pod.uid,
+            )
+
+    def _plan_all(self, decoded: DecodedClaim, obtained: Obtained) -> tuple[PreparedDevice, ...]:
         """Every device is checked before the first error is raised, so that none hides another's."""
         prepared: list[PreparedDevice] = []
         errors: list[ClaimError] = []
         rules = self._read_rules(decoded.devices)
         for device in decoded.devices:
             try:
-                prepared.append(self._plan_one(decoded.claim, device, leases.get(device.key), rules))
+                prepared.append(self._plan_one(decoded.claim, device, obtained, rules))
             except ClaimError as error:
                 errors.append(error)
         if errors:
@@ -318,7 +357,7 @@ class Planner:
         return self._node.read_rules() if may_inherit else ()
 
     def _plan_one(
-        self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None, rules: tuple[AddRule, ...]
+        self, claim: ClaimRef, decoded: DecodedDevice, obtained: Obtained, rules: tuple[AddRule, ...]
     ) -> PreparedDevice:
         result, device = decoded.result, decoded.device
         prepared = PreparedDevice(
@@ -337,7 +376,7 @@ class Planner:
         if result.admin_access:
             return replace(prepared, cdi_ids=())
         exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
-        plan = self._plan_device(claim, decoded, lease, exclusive, rules)
+        plan = self._plan_device(claim, decoded, obtained, exclusive, rules)
         rdma, workload = self._plan_rdma(decoded, exclusive), plan_workload(decoded.config)
         return replace(prepared, plan=plan, rdma=rdma, workload=workload)
 
@@ -345,7 +384,7 @@ class Planner:
         self,
         claim: ClaimRef,
         decoded: DecodedDevice,
-        lease: DhcpLease | None,
+        obtained: Obtained,
         exclusive: bool,
         rules: tuple[AddRule, ...],
     ) -> AttachPlan:
@@ -358,13 +397,14 @@ class Planner:
             self._read_host(decoded),
             config,
             rdma_exclusive=exclusive,
-            lease=lease,
+            lease=obtained.leases.get(decoded.key),
             mac_seed=_mac_seed(claim, decoded),
             physical_function_mtu=parent_mtu,
             cpus=self._read_cpus(decoded),
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
             vf=self._read_vf(decoded),
+            ipam=obtained.addresses.get(decoded.key),
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):

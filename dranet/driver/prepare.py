@@ -1,13 +1,13 @@
 """Prepare and Unprepare, and a claim's reassignment to its next pod.
 
-Prepare: fetch -> decode -> lease -> read link state -> plan -> store -> CDI -> answer. Slow work belongs
-here, so that the runtime's hook only replays a plan. DHCP servers are asked before the node's devices are
-locked, and an unused lease is released. The record is committed before the kubelet hears "prepared". A
-claim's error goes into that claim's answer and never fails the batch.
+Prepare: fetch -> decode -> lease, IPAM -> read link state -> plan -> store -> CDI -> answer. Slow work
+belongs here, so that the runtime's hook only replays a plan. DHCP servers and IPAM plugins are asked before
+the node's devices are locked, and what is not used is released. The record is committed before the kubelet
+hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
 
-Unprepare goes in reverse: devices -> leases -> files -> record. Each step may be repeated: the kubelet calls
-again until it hears of no error. If two instances are asked to prepare one claim, the second waits for the
-first, finds its record, and gives the same answer."""
+Unprepare goes in reverse: devices -> leases -> files -> record -> addresses of IPAM plugins. Each step may be
+repeated: the kubelet calls again until it hears of no error. If two instances are asked to prepare one claim,
+the second waits for the first, finds its record, and gives the same answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from msgspec.structs import replace
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.instances.members import Work, WorkLocks
-from dranet.driver.leases import Leases, iter_leases
+from dranet.driver.ipam import Ipam, Obtained, no_ipam_file
+from dranet.driver.leases import LeaseRequest, Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason
 from dranet.failpoints import Failpoint, reached
@@ -35,6 +36,7 @@ from dranet.inventory.slices import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.device import Device, DeviceKind
+from dranet.model.ipam import IpamAnswer, IpamSource
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
@@ -58,6 +60,7 @@ class ClaimState(Struct, frozen=True):
     files: ContainerFiles
     work: WorkLocks
     """By claim; and by device: two claims for one NIC would get one lease, and the loser would release it."""
+    ipam: Ipam
 
 
 class PrepareSources(Struct, frozen=True):
@@ -72,6 +75,8 @@ class PrepareSources(Struct, frozen=True):
     procfs_root: Path = Path("/proc")
     find_vendor_device: Callable[[Device], str] | None = None
     """The vendor's CDI device of a GPU, or empty; ``None`` where GPUs are given by their device nodes."""
+    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    """The source of addresses of that name; raises ClaimError."""
     refresh_gpu_owners: Callable[[], Awaitable[None]] | None = None
     """Look again which driver serves GPUs; never fails."""
 
@@ -104,6 +109,7 @@ class Preparer:
         self._store = state.store
         self._attachments = state.attachments
         self._leases = state.leases
+        self._ipam = state.ipam
         self._files = state.files
         self._work = state.work
         self._announcer = announcer
@@ -185,19 +191,31 @@ class Preparer:
                 await refresh()
             with self._shown.phase(PreparePhase.DECODE):
                 decoded = await asyncio.to_thread(self._decode, claim)
-            leases: Mapping[str, DhcpLease] = {}
-            if decoded.dhcp:
+            if decoded.dhcp or decoded.ipam:
                 self._check_runtime()
+            async with self._obtained(decoded, decoded.dhcp) as obtained:
+                return await _run_cancellable(partial(self._plan_and_commit, claim, decoded, obtained))
+
+    @contextlib.asynccontextmanager
+    async def _obtained(self, decoded: DecodedClaim, dhcp: Sequence[LeaseRequest]) -> AsyncIterator[Obtained]:
+        """Take what the claim needs from outside of the node; release it if the block fails."""
+        addresses: Mapping[str, IpamAnswer] = {}
+        leases: Mapping[str, DhcpLease] = {}
+        try:
+            if decoded.ipam or self._ipam.has_entries(decoded.claim.uid):
+                with self._shown.phase(PreparePhase.IPAM):
+                    addresses = await self._ipam.acquire(decoded.claim, decoded.ipam)
+            if dhcp:
                 with self._shown.phase(PreparePhase.LEASE):
-                    leases = await self._leases.acquire(decoded.dhcp)
-            try:
-                record = await _run_cancellable(partial(self._plan_and_commit, claim, decoded, leases))
-            except Exception:
-                await self._leases.release_unused(decoded.dhcp, leases)
-                raise
+                    leases = await self._leases.acquire(dhcp)
+            yield Obtained(leases, addresses)
+        except Exception:
+            await self._leases.release_unused(dhcp, leases)
+            await self._ipam.release_unused(decoded.claim)
+            raise
         if leases:
             self._leases.committed()
-        return record
+        await self._ipam.release_unused(decoded.claim)  # what an earlier record of the claim used
 
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
@@ -221,6 +239,7 @@ class Preparer:
             async with self._work.hold(Work.CLAIM, [ref.uid]):
                 record = self._store.get(ref.uid)
                 report = await self._release(ref.uid)
+                await self._ipam.release_unused(ref)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
             log.warning("unprepare failed: %s", error, extra={"context": context})
@@ -302,7 +321,8 @@ class Preparer:
         return record is not None and record.boot_id == self._boot_id and not record.sandbox_id
 
     async def _prepare_for_next(self, claim: Claim) -> PreparedClaim | None:
-        """The claim's leases stay, as they are of its devices; those that have ended are requested again."""
+        """The claim's leases stay, as they are of its devices; those that have ended are requested again. Its
+        addresses are a pod's: the next one gets others, before those of the last are released."""
         async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
             record = self._store.get(claim.ref.uid)
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
@@ -313,12 +333,8 @@ class Preparer:
             decoded = _with_answered_gpus(decoded, record)
             kept = _leases_of(decoded, record)
             missing = [request for request in decoded.dhcp if request.device not in kept]
-            fresh = await self._leases.acquire(missing)
-            try:
+            async with self._obtained(decoded, missing) as fresh:
                 planned = await _run_cancellable(partial(self._plan_again_and_commit, claim, decoded, fresh))
-            except Exception:
-                await self._leases.release_unused(missing, fresh)
-                raise
             self._leases.committed()
             return planned
 
@@ -326,28 +342,28 @@ class Preparer:
         self,
         claim: Claim,
         decoded: DecodedClaim,
-        fresh: Mapping[str, DhcpLease],
+        fresh: Obtained,
         check_goes_on: Callable[[], None],
     ) -> PreparedClaim | None:
         with self._attachments.locked():
             record = self._store.get(claim.ref.uid)  # a lease may have been renewed
             if not self._is_left(record):
                 raise ProtocolError("another instance of the driver has changed its record", retryable=True)
-            leases = {**_leases_of(decoded, record), **fresh}
-            return self._plan_and_commit(claim, decoded, leases, check_goes_on)
+            obtained = replace(fresh, leases={**_leases_of(decoded, record), **fresh.leases})
+            return self._plan_and_commit(claim, decoded, obtained, check_goes_on)
 
     def _plan_and_commit(
         self,
         claim: Claim,
         decoded: DecodedClaim,
-        leases: Mapping[str, DhcpLease],
+        obtained: Obtained,
         check_goes_on: Callable[[], None],
     ) -> PreparedClaim:
         """Blocking: reads links and writes the store, so it runs in a worker thread."""
         with self._attachments.locked():
             check_goes_on()
             with self._shown.phase(PreparePhase.PLAN):
-                record = self._planner.plan(decoded, leases)
+                record = self._planner.plan(decoded, obtained)
                 record = self._files.plan(claim, record)
             if record.plans:
                 self._check_runtime()
@@ -360,16 +376,16 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import NodeReader, Planner
+        from dranet.driver.planner import Lookups, NodeReader, Planner
 
+        sources = self._sources
         return Planner(
             self._driver_name,
             self._boot_id,
-            self._sources.get_offered,
+            Lookups(sources.get_offered, sources.find_vendor_device, sources.find_ipam),
             self._store,
             self._files.device_id,
-            NodeReader(self._sources.sysfs_root, self._sources.procfs_root),
-            self._sources.find_vendor_device,
+            NodeReader(sources.sysfs_root, sources.procfs_root),
         )
 
     def _check_runtime(self) -> None:

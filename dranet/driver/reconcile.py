@@ -462,6 +462,8 @@ class Reconcilers(Struct, frozen=True):
     pods: PodReconciler
     files: FileReconciler
     owners: OwnerReconciler
+    look_at_addresses: Callable[[], Awaitable[None]]
+    """Checks those of IPAM plugins, and releases those of no claim."""
 
 
 class ReconcileLoop:
@@ -485,6 +487,7 @@ class ReconcileLoop:
         self._owners = reconcilers.owners
         self._actions = actions
         self._finish = finish
+        self._look_at_addresses = reconcilers.look_at_addresses
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
@@ -566,6 +569,8 @@ class ReconcileLoop:
         if pods is not None:
             living = {pod.uid for pod in pods if lives(pod)}
             await self._owners.reconcile(self._store.get_all(), living)
+        with _collect(failures):
+            await self._look_at_addresses()
         if failures:
             raise failures[0]
 

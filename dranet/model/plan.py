@@ -17,13 +17,15 @@ from msgspec.structs import replace
 from dranet.model.claim import NO_WORKLOAD_SETTINGS, AllocationResult, ClaimRef, PodRef, WorkloadSettings
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
+from dranet.model.ipam import IpamAnswer
 from dranet.model.virtual_functions import VfSettings
 
 RECORD_VERSION = 5
 """Version of the records that this driver writes. Version 1 had neither this number nor the fields that
 follow it in :class:`LinkState`; 2 lacked the alternative of a request that won and the metadata files for
-containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs; 4
-lacked the administration of virtual functions."""
+containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs; 4 lacked
+addresses of IPAM plugins, which an earlier driver would not release, and the administration of virtual
+functions."""
 
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""
@@ -449,6 +451,8 @@ class AttachPlan(Struct, frozen=True):
     """The IPoIB interfaces to restore with the RDMA device of a :class:`MoveRdma`."""
     vf: VfSettings | None = None
     """What to restore after a :class:`SetVf`; ``None`` when the plan has no such step."""
+    ipam: IpamAnswer | None = None
+    """Where its addresses are from; its claim's entry in the journal releases them."""
     rdma_cm: Mapping[str, str] = field(default_factory=dict)
     """Defaults of ``rdma_cm`` for the device that a :class:`MoveRdma` moves, by ``1/default_roce_mode``."""
 

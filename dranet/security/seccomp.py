@@ -183,6 +183,11 @@ FALLBACKS = (
         ),
         "the report of a crash, a client certificate in a kubeconfig, how many CPUs there are",
     ),
+    SyscallRule(
+        "plugins",
+        ("setsid",),
+        "start an IPAM plugin of CNI in a session of its own, so that it can be ended with its children",
+    ),
 )  # fmt: skip
 """Not taken on every machine; each is harmless, and its refusal would be hard to find."""
 

@@ -267,6 +267,16 @@ class ClaimStore:
             self._mirror.complain(error)
         return next(filter(None, map(decode_partially, texts)), None)
 
+    def has_set_aside(self, claim_uid: str) -> bool:
+        """Whether the folder has a record of the claim that cannot be decoded."""
+        try:
+            return claim_uid in self._mirror.bad or bool(self._folder.read_unreadable(claim_uid))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._mirror.complain(error)
+            return True
+
     # --- writing ----------------------------------------------------------------------------------------
 
     def put(self, record: PreparedClaim) -> None:

@@ -4,6 +4,7 @@ from dranet.telemetry.logs import JsonFormatter as JsonFormatter
 from dranet.telemetry.logs import TextFormatter as TextFormatter
 from dranet.telemetry.logs import set_up_logging as set_up_logging
 from dranet.telemetry.metrics import HandoverMetrics as HandoverMetrics
+from dranet.telemetry.metrics import IpamCommand as IpamCommand
 from dranet.telemetry.metrics import LeaseOutcome as LeaseOutcome
 from dranet.telemetry.metrics import Metrics as Metrics
 from dranet.telemetry.metrics import Outcome as Outcome

@@ -197,6 +197,7 @@ class PreparePhase(StrEnum):
     """For other work on the same claim or device."""
     FETCH = "fetch"
     DECODE = "decode"
+    IPAM = "ipam"
     LEASE = "lease"
     PLAN = "plan"
     STORE = "store"
@@ -303,6 +304,35 @@ class DhcpMetrics:
                     LeaseOutcome, rebound="by another server", failed="retried", expired="the address is gone"
                 )
             },
+        )
+
+
+class IpamCommand(StrEnum):
+    """What an IPAM plugin was asked for; the ``command`` label."""
+
+    ADD = "ADD"
+    CHECK = "CHECK"
+    DEL = "DEL"
+
+
+class IpamMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
+        self.seconds = r.histogram(
+            "dranet_ipam_seconds",
+            "Duration in seconds of calls to [IPAM plugins](../guides/ipam.md)",
+            {"command": one_of(IpamCommand), **_ENDED},
+        )
+        self.unreleased = r.gauge(
+            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
+        )
+        self.unreleased_seconds = r.gauge(
+            "dranet_ipam_unreleased_seconds",
+            "Seconds since the first attempt to release addresses of the oldest of these claims; 0 without any",
+        )
+        self.failed_checks = r.gauge(
+            "dranet_ipam_failed_checks",
+            "Prepared claims whose addresses, by their plugin's CHECK, are no longer their own",
         )
 
 
@@ -446,6 +476,7 @@ class Metrics:
         self.reconcile = ReconcileMetrics(r)
         self.alignment = AlignmentMetrics(r)
         self.dhcp = DhcpMetrics(r)
+        self.ipam = IpamMetrics(r)
         self.slices = SliceMetrics(r)
         self.health = HealthMetrics(r)
         self.inventory = InventoryMetrics(r)

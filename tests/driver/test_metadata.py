@@ -27,6 +27,7 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.instances.members import WorkLocks
+from dranet.driver.ipam import Ipam
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
@@ -134,6 +135,7 @@ class Driver:
                 Leases(self.store, self.attachments, Quiet(), metrics),
                 ContainerFiles(gate, cdi, self.metadata),
                 WorkLocks(self.store.folder),
+                Ipam(self.store, "boot", Quiet(), metrics),
             ),
             announcer=Quiet(),
             metrics=metrics,

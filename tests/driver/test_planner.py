@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.link import make_mac
+from dranet.driver.ipam import Obtained
 from dranet.driver.leases import LeaseRequest
-from dranet.driver.planner import NodeReader, Planner
+from dranet.driver.planner import Lookups, NodeReader, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
@@ -108,14 +109,14 @@ class Bench:
         self.planner = Planner(
             "dra.net",
             "boot",
-            Offered().get_offered,
+            Lookups(Offered().get_offered),
             self.store,
             lambda uid, name: f"dra.net/nic={uid}-{name}",
             self.node,
         )
 
     def plan(self, claim: Claim, **leases: DhcpLease) -> PreparedClaim:
-        record = self.planner.plan(self.planner.decode(claim), leases)
+        record = self.planner.plan(self.planner.decode(claim), Obtained(leases))
         self.store.put(record)
         return record
 
@@ -285,7 +286,7 @@ def test_a_lease_is_asked_for_the_address_that_the_link_will_have(bench: Bench) 
     assert given.dhcp == (LeaseRequest("eth-1", "eth1", "02:00:00:00:00:77"),)
     assert made_up.dhcp == (LeaseRequest("eth-1", "eth1", make_mac("a/eth-1")),)
 
-    record = bench.planner.plan(made_up, {"eth-1": lease(made_up.dhcp[0].mac)})
+    record = bench.planner.plan(made_up, Obtained({"eth-1": lease(made_up.dhcp[0].mac)}))
     (plan,) = record.plans
     assert isinstance(plan.steps[0], CreateLink)
     assert plan.steps[0].mac == made_up.dhcp[0].mac
@@ -321,7 +322,7 @@ def test_a_device_is_free_both_when_decoded_and_when_planned(bench: Bench) -> No
     bench.plan(a_claim("first", result("eth-1")))
 
     with pytest.raises(DeviceError) as caught:
-        bench.planner.plan(late, {})
+        bench.planner.plan(late, Obtained())
     assert caught.value.reason is Reason.DEVICE_BUSY
     assert isinstance(caught.value, DeviceHeldError)
     with pytest.raises(DeviceError, match="prepared for claim default/claim-first"):

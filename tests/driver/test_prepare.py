@@ -12,6 +12,7 @@ import pytest
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.instances.members import WorkLocks
+from dranet.driver.ipam import Ipam
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer
@@ -103,6 +104,7 @@ class Bench:
                 Leases(self.store, attachments, self.told, metrics),
                 ContainerFiles(self.gate, CdiSpecs(self.cdi_dir, "dra.net")),
                 WorkLocks(self.store.folder),
+                Ipam(self.store, boot_id, self.told, metrics),
             ),
             announcer=self.told,
             metrics=metrics,

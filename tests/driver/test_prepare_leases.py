@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.instances.members import WorkLocks
+from dranet.driver.ipam import Ipam
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.reports.announcer import Announcer
@@ -130,6 +131,7 @@ class Bench:
                 self.leases,
                 ContainerFiles(gate, CdiSpecs(folder / "cdi", "dra.net")),
                 WorkLocks(self.store.folder),
+                Ipam(self.store, "boot", self.told, metrics),
             ),
             announcer=self.told,
             metrics=metrics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.attachments import ReleaseReport
+from dranet.driver.ipam import Obtained
 from dranet.driver.leases import iter_leases
 from dranet.driver.planner import DecodedClaim
 from dranet.model.claim import Claim
@@ -124,13 +125,13 @@ async def test_what_a_leaving_instance_has_left_undone_does_not_undo_what_its_su
     def commit_late(
         claim: Claim,
         decoded: DecodedClaim,
-        leases: Mapping[str, DhcpLease],
+        obtained: Obtained,
         check_goes_on: Callable[[], None],
     ) -> PreparedClaim:
         begun.set()
         assert may_go_on.wait(SECONDS)
         try:
-            return commit(claim, decoded, leases, check_goes_on)
+            return commit(claim, decoded, obtained, check_goes_on)
         finally:
             ended.set()
 

@@ -289,6 +289,9 @@ async def test_what_fails_keeps_nothing_else_from_being_looked_at(
         done.append(record.claim.uid)
         raise StoreError("the folder cannot be written")
 
+    async def look_at_addresses() -> None:
+        done.append("addresses")
+
     monkeypatch.setattr(bench.files, "sweep_leftovers", refuse)
     monkeypatch.setattr(bench.files, "shut_gates", lambda: done.append("gates"))
     monkeypatch.setattr(bench.files, "find_unfinished", tuple)
@@ -297,7 +300,7 @@ async def test_what_fails_keeps_nothing_else_from_being_looked_at(
         bench.store,
         bench.view,
         SnapshotQueue(),
-        Reconcilers(bench.pods, bench.files, asked.owners),
+        Reconcilers(bench.pods, bench.files, asked.owners, look_at_addresses),
         actions,
         finish,
         1.0,
@@ -306,7 +309,7 @@ async def test_what_fails_keeps_nothing_else_from_being_looked_at(
         with pytest.raises(StoreError, match="cannot be read"):
             await loop.look()
         asked.clock += 180.0
-    assert done == ["gates", "a", "b"] * 2
+    assert done == ["gates", "a", "b", "addresses"] * 2
     assert [claim.uid for claim in asked.forgotten] == ["a", "b"]
 
 
@@ -318,11 +321,14 @@ def start_loop(start: Callable[..., Bench]) -> Callable[..., Looks]:
         async def finish(_: PreparedClaim) -> bool:
             return False
 
+        async def look_at_addresses() -> None:
+            return
+
         return Looks(
             bench.store,
             bench.view,
             SnapshotQueue(),
-            Reconcilers(bench.pods, bench.files, asked.owners),
+            Reconcilers(bench.pods, bench.files, asked.owners, look_at_addresses),
             ActionLog(bench.metrics),
             finish,
             seconds,

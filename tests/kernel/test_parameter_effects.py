@@ -24,7 +24,8 @@ from typing import Any
 
 import pytest
 
-from dranet.driver.planner import NodeReader, Planner
+from dranet.driver.ipam import Obtained
+from dranet.driver.planner import Lookups, NodeReader, Planner
 from dranet.errors import ClaimError
 from dranet.kernel.dhcp.client import acquire_lease
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
@@ -74,14 +75,14 @@ class Scene:
             stack.callback(store.close)
             node = NodeReader(Path("/sys"))
             planner = Planner(
-                "dra.net", "boot", Offer(device).get_offered, store, lambda *_: "dra.net/nic=a", node
+                "dra.net", "boot", Lookups(Offer(device).get_offered), store, lambda *_: "dra.net/nic=a", node
             )
             decoded = self.node.run(lambda: planner.decode(a_claim(device, *configs)))
             leases = {
                 asked.device: self.node.run(partial(acquire_lease, asked.ifname, asked.mac))
                 for asked in decoded.dhcp
             }
-            return self.node.run(lambda: planner.plan(decoded, leases))
+            return self.node.run(lambda: planner.plan(decoded, Obtained(leases)))
 
     @contextmanager
     def attached(self, ifname: str, *configs: Json, lost: str = "") -> Iterator[None]:

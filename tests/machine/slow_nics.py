@@ -14,6 +14,7 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.instances.members import WorkLocks
+from dranet.driver.ipam import Ipam
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import ClaimState, Preparer, PrepareSources
 from dranet.driver.start_gate import StartGate, StartWindows
@@ -180,6 +181,7 @@ class Driver:
                 Leases(self.store, self.attachments, self.told, metrics),
                 ContainerFiles(self.gate, CdiSpecs(folder / "cdi", DRIVER)),
                 WorkLocks(self.store.folder),
+                Ipam(self.store, "boot", self.told, metrics),
             ),
             announcer=self.told,
             metrics=metrics,

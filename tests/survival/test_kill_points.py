@@ -17,7 +17,7 @@ from dranet.failpoints import Failpoint
 from tests.survival.environment import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.kill_points.handover_story import die_while_the_driver_is_updated
 from tests.survival.kill_points.migrate_story import die_while_the_store_is_migrated
-from tests.survival.kill_points.pods import HARDWARE
+from tests.survival.kill_points.pods import HARDWARE, SETTINGS
 from tests.survival.kill_points.pods_story import (
     die_while_a_pod_comes,
     die_while_a_pod_comes_that_is_deleted,
@@ -35,7 +35,7 @@ from tests.survival.table import TABLE
 
 SECONDS = 600
 """For one group on a machine that does much else."""
-SCENE = Scene(hardware=HARDWARE)
+SCENE = Scene(hardware=HARDWARE, settings=SETTINGS)
 
 GROUPS: dict[str, tuple[Story, ...]] = {
     "three-claims-come": (Story(die_while_a_pod_comes, (3,)),),
@@ -117,7 +117,7 @@ def test_a_driver_that_dies_at_any_step_leaves_what_the_next_one_makes_right(gro
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_driver_that_dies_beside_a_real_containerd_leaves_what_the_next_one_makes_right() -> None:
     stories = [Story(die_while_containerd_works, (1,)), Story(die_behind_an_answer_to_containerd, (3,))]
-    scene = Scene(runtime=CONTAINERD, hardware=HARDWARE)
+    scene = Scene(runtime=CONTAINERD, hardware=HARDWARE, settings=SETTINGS)
     _Told({CONTAINERD: _done(perform(stories, scene, SECONDS))}).judge(CONTAINERD)
 
 

@@ -15,7 +15,8 @@ from dranet.errors import SettingsError
 from dranet.inventory.policy import AttributeRules, Policy
 from dranet.model.device import Device, DeviceKind
 from dranet.settings import PublishGpus, Settings, load_settings
-from dranet.view.policy import MAX_FILE_BYTES, PolicySource, load_policy
+from dranet.view.policy import PolicySource, load_policy
+from dranet.view.settings_file import MAX_FILE_BYTES
 
 ETH1 = Device("eth1", DeviceKind.NIC, {"dra.net/ifName": "eth1", "dra.net/type": "device"}, ifname="eth1")
 

@@ -48,6 +48,7 @@ from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.claim import NcclSettings, WorkloadSettings
 from dranet.model.cpus import CpuSurroundings, find_local_cpus
 from dranet.model.device import Device, DeviceKind
+from dranet.model.ipam import IpamAnswer
 from dranet.model.parameters.network import NcclConfig, NetworkConfig
 from dranet.model.plan import (
     AddAddress,
@@ -158,11 +159,12 @@ def plan_device(
     host_rules: tuple[AddRule, ...] = (),
     ipoib: tuple[IpoibState, ...] = (),
     vf: VfSettings | None = None,
+    ipam: IpamAnswer | None = None,
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
     Args:
-        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, vf: as in
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, vf, ipam: as in
             :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
         rdma_exclusive: RDMA devices belong to one network namespace each, so they also have to move.
         ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
@@ -171,7 +173,8 @@ def plan_device(
         ClaimError: UnsupportedClaim for what needs a link on a device without one; InvalidConfig for what
             this device cannot take. Either names every field.
         DeviceError: DeviceNotFound for a NIC whose link is not on the host.
-        ValueError: the config wants DHCP and there is no lease, or near CPUs and there is nothing about them.
+        ValueError: the config wants DHCP or IPAM and there is no answer, or near CPUs and there is nothing
+            about them.
     """
     if device.kind is not DeviceKind.NIC:
         plan = _plan_without_link(device, config, rdma_exclusive, cpus)
@@ -180,7 +183,11 @@ def plan_device(
         raise DeviceError(f"device {device.name} has no network interface on the host")
     if config.interface.dhcp and lease is None:
         raise ValueError(f"no lease for device {device.name}")
-    inputs = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, vf)
+    if config.interface.ipam and ipam is None:
+        raise ValueError(f"no addresses for device {device.name}")
+    inputs = PlanInput(
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, vf, ipam
+    )
     _refuse(device, _check(inputs, rdma_exclusive))
     return AttachPlan(
         device.name,
@@ -191,6 +198,7 @@ def plan_device(
         lease,
         _record_cpus(config, cpus),
         vf=_record_vf(inputs),
+        ipam=ipam,
     )
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
 from dranet.model.facts import TABLE_MAIN
+from dranet.model.ipam import IpamAnswer
 from dranet.model.parameters.interface import IPV6_MTU_MIN
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddRule, DhcpLease, LinkState
@@ -35,6 +36,8 @@ class PlanInput(Struct, frozen=True):
     """The policy rules of the host's namespace."""
     vf: VfSettings | None = None
     """What the virtual function has, as its physical function reports; where the config administers it."""
+    ipam: IpamAnswer | None = None
+    """Where the config names a source of addresses."""
 
     @property
     def moves(self) -> bool:

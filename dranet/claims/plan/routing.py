@@ -20,6 +20,7 @@ from dranet.model.facts import (
     Neighbour,
     Route,
 )
+from dranet.model.ipam import IpamRoute
 from dranet.model.parameters.interface import (
     RESERVED_TABLES,
     SCOPE_LINK,
@@ -48,9 +49,10 @@ def plan_addresses(inputs: PlanInput) -> tuple[Address, ...]:
     interface = inputs.config.interface
     if interface.dhcp:
         return (_leased_address(inputs.lease),) if inputs.lease else ()
-    if interface.addresses is not None:
+    given = inputs.ipam.addresses if inputs.ipam else interface.addresses
+    if given is not None:
         no_dad = 0 if interface.ipv6.duplicate_address_detection else IFA_F_NODAD
-        return tuple(Address(cidr, flags=no_dad if is_ipv6(cidr) else 0) for cidr in interface.addresses)
+        return tuple(Address(cidr, flags=no_dad if is_ipv6(cidr) else 0) for cidr in given)
     inherited = (a for a in inputs.host.addresses if inputs.moves and _is_inheritable(a, inputs))
     return tuple(_inherited(address, inputs) for address in inherited)
 
@@ -117,6 +119,11 @@ def check_addresses(inputs: PlanInput) -> Iterator[str]:
         if is_ipv6(cidr) and address in seen:
             yield f"interface.addresses[{index}]: {address} is named twice, with different prefix lengths"
         seen.add(address)
+    if inputs.ipam and any(map(is_ipv6, inputs.ipam.addresses)):
+        is_off = inputs.config.interface.ipv6.enabled is False
+        why = "interface.ipv6.enabled is false" if is_off else inputs.ipv6_blocker
+        if why:
+            yield f"interface.ipam: {inputs.ipam.name} gives IPv6 addresses, and {why}"
 
 
 def ip_of(address: Address) -> str:
@@ -124,8 +131,8 @@ def ip_of(address: Address) -> str:
 
 
 DHCP_METRIC = 1024
-"""Metric of routes from a DHCP server, as in systemd-networkd: the pod network's default route has none (0)
-and stays the preferred one, and so does what the claim itself names."""
+"""Metric of routes from a DHCP server, and of default routes from IPAM, as in systemd-networkd: the pod
+network's default route has none (0) and stays the preferred one, and so does what the claim itself names."""
 
 _RTPROT_KERNEL, _RTPROT_STATIC, _RTPROT_RA, _RTPROT_DHCP = 2, 4, 9, 16
 _RTN_UNICAST = 1
@@ -141,11 +148,11 @@ _RouteKey = tuple[str, int, int]
 def plan_routes(inputs: PlanInput) -> tuple[AddRoute, ...]:
     """On-link routes first, because a gateway must be reachable when its route is added; multipath last.
 
-    The claim's routes replace those of DHCP or of the host to the same destination in the same table.
+    The claim's routes replace those of DHCP, IPAM or the host to the same destination in the same table.
     """
     own = _configured_routes(inputs)
     taken = {(step.route.destination, step.route.table) for step in own}
-    others = [*_leased_routes(inputs), *_inherited_routes(inputs, own)]
+    others = [*_leased_routes(inputs), *_ipam_routes(inputs), *_inherited_routes(inputs, own)]
     kept = (AddRoute(route) for route in others if (route.destination, route.table) not in taken)
     return tuple(sorted((*own, *kept), key=_rank))
 
@@ -201,6 +208,32 @@ def _leased(destination: str, router: str, table: int, near: Iterable[str]) -> R
         return replace(route, scope=SCOPE_LINK)
     is_near = any(ip_address(router) in ip_network(prefix, strict=False) for prefix in near)
     return replace(route, gateway=router, flags=0 if is_near else RTNH_F_ONLINK)
+
+
+def _ipam_routes(inputs: PlanInput) -> list[Route]:
+    """As the source gives them; one to the same destination in the same table comes once."""
+    if inputs.ipam is None:
+        return []
+    near = [*inputs.ipam.addresses, *(r.destination for r in inputs.ipam.routes if not r.gateway)]
+    routes = [_given(route, inputs, near) for route in inputs.ipam.routes]
+    return list({_key(route): route for route in reversed(routes)}.values())[::-1]
+
+
+def _given(route: IpamRoute, inputs: PlanInput, near: Iterable[str]) -> Route:
+    """A gateway outside the addresses' subnets is taken to be on the link."""
+    metric = DHCP_METRIC if route.destination in _DEFAULT_DESTINATIONS else 0
+    made = Route(
+        route.destination,
+        table=inputs.table if inputs.config.interface.vrf else route.table or inputs.table,
+        protocol=_RTPROT_STATIC,
+        metric=metric if route.metric is None else route.metric,
+        mtu=route.mtu or 0,
+    )
+    if not route.gateway:
+        return replace(made, scope=SCOPE_LINK)
+    gateway = ip_address(route.gateway)
+    is_near = gateway.is_link_local or any(gateway in ip_network(prefix, strict=False) for prefix in near)
+    return replace(made, gateway=route.gateway, flags=0 if is_near else RTNH_F_ONLINK)
 
 
 def _inherited_routes(inputs: PlanInput, own: Sequence[AddRoute]) -> list[Route]:

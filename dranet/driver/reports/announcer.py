@@ -216,6 +216,16 @@ class Announcer:
         self._metrics.claim_errors.labels("unprepare", error.reason).inc()
         self._warn(ObjectRef.of_claim(ref), str(error.reason), str(error))
 
+    def addresses_not_released(self, ref: ClaimRef, error: DranetError) -> None:
+        """Report addresses that their source does not release; reconcile tries again."""
+        self._metrics.claim_errors.labels("unprepare", error.reason).inc()
+        self._warn(ObjectRef.of_claim(ref), str(error.reason), f"addresses are not released: {error}")
+
+    def address_check_failed(self, record: PreparedClaim, error: DranetError) -> None:
+        """Report addresses that are not the claim's any more, by their source; the pod keeps them."""
+        self._metrics.claim_errors.labels("check", error.reason).inc()
+        self._warn(ObjectRef.of_pod(record.pod), str(error.reason), f"addresses in doubt: {error}")
+
     def release_failed(
         self, ref: ClaimRef, error: DranetError, devices: Sequence[PreparedDevice] = ()
     ) -> None:

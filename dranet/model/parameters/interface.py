@@ -14,6 +14,7 @@ from dranet.model.parameters.values import (
     Ifname,
     InterfaceCidr,
     Ip,
+    IpamName,
     Ipv6Token,
     LinkAddress,
     Mac,
@@ -324,6 +325,11 @@ class InterfaceConfig(Part):
         "renewed while the pod runs, released after it. Not together with `addresses`",
         examples=[True],
     )
+    ipam: IpamName | None = Field(
+        "addresses, gateway and routes from this entry of the driver's `ipam_file`, taken when the claim is "
+        "prepared, released after it. Not together with `addresses` or `dhcp`",
+        examples=["storage"],
+    )
     inherit_routing: bool | None = Field(
         "`false`: the node's routes, policy rules and permanent neighbours of this link stay on the node. "
         "Absent or `true`: they come along",
@@ -369,8 +375,8 @@ class InterfaceConfig(Part):
 
     @property
     def has_own_addresses(self) -> bool:
-        """Addresses come from the config or from DHCP, not from the node's link."""
-        return self.addresses is not None or bool(self.dhcp)
+        """Addresses come from the config, from DHCP or from IPAM, not from the node's link."""
+        return self.addresses is not None or bool(self.dhcp) or bool(self.ipam)
 
     def find_conflicts(self) -> Iterator[Conflict]:
         yield from self._find_type_conflicts()
@@ -381,6 +387,10 @@ class InterfaceConfig(Part):
                 yield ("ipv6", "enabled"), "must not be false with an IPv6 address"
         if self.dhcp and self.addresses:
             yield ("dhcp",), "must not be true with addresses"
+        if self.ipam and self.addresses:
+            yield ("ipam",), "must be absent with addresses"
+        if self.ipam and self.dhcp:
+            yield ("ipam",), "must be absent with dhcp: true"
 
     def _find_type_conflicts(self) -> Iterator[Conflict]:
         for kind in SUB_INTERFACE_TYPES:

@@ -20,6 +20,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Struct
 
+from dranet.model.ipam import IPAM_NAME_PATTERN
 from dranet.model.parameters.part import (
     AfterValidator,
     BeforeValidator,
@@ -236,6 +237,13 @@ def ifname(value: str) -> str:
     return value
 
 
+def ipam_name(value: str) -> str:
+    """An entry of ``ipam_file``, whose name may become that of a CNI network."""
+    if not re.fullmatch(IPAM_NAME_PATTERN, value):
+        raise ValueError("must be a name of at most 63 ASCII letters, digits, '-', '_' and '.'")
+    return value
+
+
 def required_ifname(value: str) -> str:
     if not value:
         raise ValueError("must not be empty")
@@ -387,6 +395,7 @@ Several = Annotated[tuple[Item, ...], AfterValidator(distinct)]
 """A JSON list. What is asked twice is done once, as DraNet does with addresses."""
 Ifname = Annotated[str, AfterValidator(ifname), _pattern("[A-Za-z0-9._-]{0,15}")]
 RequiredIfname = Annotated[str, AfterValidator(required_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
+IpamName = Annotated[str, AfterValidator(ipam_name), _pattern(IPAM_NAME_PATTERN)]
 RuleIfname = Annotated[str, AfterValidator(rule_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
 Text = Annotated[str, AfterValidator(check_unicode)]
 LinkAddress = Annotated[str, AfterValidator(link_address), _pattern(MAC_PATTERN)]

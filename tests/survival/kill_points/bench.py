@@ -19,14 +19,28 @@ from testbed.cluster import NAMESPACE
 from testbed.driver.process import DriverProcess
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.iproute import NETNS_FOLDER
+from tests.support.cni_plugins import read_host_local
 from tests.support.dhcp_servers import ScriptedServer, good_answers
 from tests.support.namespaces import Namespace
 from tests.survival.builds.rdma_of_files import RdmaFiles, identify_path
 from tests.survival.environment import READY_SECONDS, STAND_IN, Stage
 from tests.survival.kill_points.armed import Armed
-from tests.survival.kill_points.pods import CLAIMS, CLASSES, RDMA, STORAGE_ADDRESS, STORAGE_MAC, build_pod
+from tests.survival.kill_points.pods import (
+    CLAIMS,
+    CLASSES,
+    HAS_IPAM,
+    IPAM_DATA,
+    IPAM_NETWORK,
+    RDMA,
+    STORAGE_ADDRESS,
+    STORAGE_MAC,
+    UPLINK,
+    build_pod,
+    write_ipam_file,
+)
+from tests.survival.statuses import list_addresses
 from tests.survival.table import Row
-from tests.survival.verification import PATIENCE_SECONDS, Verdict
+from tests.survival.verification import PATIENCE_SECONDS, Verdict, read_links
 
 _NUMBERS = count(1)
 """Of pods, in one process: no two have one name."""
@@ -176,14 +190,25 @@ class Bench:
         assert verdict.is_clean, f"{point}, {self.claims} claims, {what}: {verdict}"
 
     async def judge(self, name: str = "") -> Verdict:
-        """As the stage's judge; and a pod has its RDMA device."""
+        """As the stage's judge; and a pod has its RDMA device, and no one else an address."""
         verdict = await self.stage.judge.settle()
+        if self.claims > 1 and HAS_IPAM:
+            await self.stage.until(lambda: self._are_addresses_right(name), "host-local has what pods have")
         sandbox = self.stage.testbed.sandbox(name) if name else None
         if sandbox is not None and self._rdma is not None:
             holder = RdmaFiles(self._rdma).find(RDMA)
             if holder != await asyncio.to_thread(identify_path, sandbox.netns_path):
                 verdict = replace(verdict, lost=(*verdict.lost, f"{RDMA} is not in {name} but in {holder!r}"))
         return verdict
+
+    def _are_addresses_right(self, name: str) -> bool:
+        """Whether host-local has given one address to the pod, which is that of its link, or none at all."""
+        given = read_host_local(IPAM_DATA, IPAM_NETWORK)
+        sandbox = self.stage.testbed.sandbox(name) if name else None
+        if sandbox is None:
+            return not given
+        link = read_links(sandbox.netns_path).get(UPLINK, {})
+        return [f"{address}/24" for address in given] == list_addresses(link)
 
 
 @contextlib.asynccontextmanager
@@ -193,6 +218,7 @@ async def a_bench(
     """With a driver of the test build that is ready; it is killed at the end. ``is_shared``: it has a pod
     UID, so that there may be others. ``is_slow``: its links take longer to move than a hook has time."""
     _hurry(stage)
+    await asyncio.to_thread(write_ipam_file)
     await stage.testbed.apply(CLASSES)
     if is_shared:
         stage.testbed.driver = stage.testbed.add_instance()

@@ -8,6 +8,7 @@ from dranet.failpoints import Failpoint
 from tests.survival.environment import Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
+from tests.survival.kill_points.pods import HAS_IPAM
 from tests.survival.verification import Verdict
 
 _OF_THREE = frozenset(
@@ -20,10 +21,14 @@ _OF_THREE = frozenset(
     }
 )
 """What a pod with one claim, whose NIC moves, does not come by."""
+_OF_IPAM = frozenset(
+    {Failpoint.PREPARE_ADDRESS_NOTED, Failpoint.PREPARE_ADDRESS_TAKEN, Failpoint.RELEASE_ADDRESS_RETURNED}
+)
 
 
 def _without(claims: int) -> frozenset[Failpoint]:
-    return _OF_THREE if claims == 1 else frozenset()
+    ipam = frozenset() if claims > 1 and HAS_IPAM else _OF_IPAM
+    return ipam | (_OF_THREE if claims == 1 else frozenset())
 
 
 async def die_while_a_pod_comes(stage: Stage, claims: int) -> None:

@@ -1,0 +1,1 @@
+"""CNI IPAM plugins, by exec: the counterpart of this room."""
