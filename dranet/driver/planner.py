@@ -23,8 +23,8 @@ from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError,
 from dranet.kernel.attachment.hardware import open_queues
 from dranet.kernel.attachment.links import open_host_side, read_link
 from dranet.kernel.attachment.restore import read_ipoib_states, read_link_state
-from dranet.kernel.attachment.virtual_function import read_vf
 from dranet.kernel.attachment.traffic import read_rules
+from dranet.kernel.attachment.virtual_function import read_vf
 from dranet.kernel.discovery.hardware import read_management_nodes
 from dranet.kernel.ethtool.settings import read_ethtool_state
 from dranet.kernel.netlink.rdma import read_cm_defaults, read_netns_exclusive
@@ -480,7 +480,7 @@ def _check_parts(own: Device, held: Device, other: PreparedClaim) -> None:
     ours, theirs = own.counters, held.counters
     if ours is None or theirs is None or ours.counter_set != theirs.counter_set or own.name == held.name:
         return
-    if ours.takes_all and not own.physical_function or theirs.takes_all and not held.physical_function:
+    if not (own.physical_function and held.physical_function):
         raise DeviceHeldError(
             f"device {own.name} shares its hardware with {held.name}, which is prepared for claim "
             f"{other.claim} (pod {other.pod})",

@@ -55,7 +55,9 @@ def _loop_time() -> float:
 
 def _content_of_slices(pages: Pages, taints: TaintsByDevice) -> object:
     """Equal for what makes equal slices: a device that is in a pod differs from itself in more than that."""
-    return [[(one.name, one.attributes, one.shared) for one in page] for page in pages], dict(taints)
+    return [[(one.name, one.attributes, one.shared, one.counters) for one in page] for page in pages], dict(
+        taints
+    )
 
 
 class SliceRateLimiter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -33,6 +33,13 @@ class AttributeRules(Protocol):
         """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
 
 
+class VirtualFunctionRules(Protocol):
+    """Which physical functions get virtual functions (:mod:`inventory.virtual_functions`)."""
+
+    def share_counters(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+        """Offer a physical function with a rule and its virtual functions as one device in parts."""
+
+
 class Policy(Struct, frozen=True, dict=True):
     """The defaults are those of the settings."""
 
@@ -51,6 +58,7 @@ class Policy(Struct, frozen=True, dict=True):
     shared: DeviceFilter | None = None
     """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
     rules: AttributeRules | None = None
+    virtual_functions: VirtualFunctionRules | None = None
 
     @cached_property
     def judged(self) -> dict[str, tuple[Device, Decision]]:

@@ -74,10 +74,6 @@ class CounterUse(Struct, frozen=True):
     total: int
     """What the set has: a physical function takes all, and each virtual function one."""
 
-    @property
-    def takes_all(self) -> bool:
-        return self.amount == self.total
-
 
 class Device(Struct, frozen=True):
     """One allocatable entry of a ResourceSlice.

@@ -1,4 +1,4 @@
-"""What an administrator sets on a virtual function, through its physical function (``ip link set PF vf N``)."""
+"""What administrators set on a virtual function through its physical function (``ip link set ... vf``)."""
 
 from __future__ import annotations
 
@@ -45,4 +45,3 @@ class VfSettings(Struct, frozen=True):
         for pair in ({"vlan", "qos"}, {"min_tx_rate", "max_tx_rate"}):
             names |= pair if names & pair else set()
         return VfSettings(**{name: getattr(self, name) for name in names})
-

@@ -1,4 +1,4 @@
-"""Administer the virtual function of an attached device, and restore what it had (:mod:`kernel.netlink.vf`)."""
+"""Administer the virtual function of an attached device, and restore what it had."""
 
 from __future__ import annotations
 

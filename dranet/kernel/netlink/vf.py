@@ -24,7 +24,14 @@ from dranet.model.virtual_functions import VfSettings
 
 RTEXT_FILTER_VF = 1
 IFLA_VFINFO_LIST, IFLA_VF_INFO = 22, 1
-IFLA_VF_MAC, IFLA_VF_VLAN, IFLA_VF_SPOOFCHK, IFLA_VF_LINK_STATE, IFLA_VF_RATE, IFLA_VF_TRUST = 1, 2, 4, 5, 6, 9
+IFLA_VF_MAC, IFLA_VF_VLAN, IFLA_VF_SPOOFCHK, IFLA_VF_LINK_STATE, IFLA_VF_RATE, IFLA_VF_TRUST = (
+    1,
+    2,
+    4,
+    5,
+    6,
+    9,
+)
 _ALL = frozenset(
     {IFLA_VF_MAC, IFLA_VF_VLAN, IFLA_VF_SPOOFCHK, IFLA_VF_LINK_STATE, IFLA_VF_RATE, IFLA_VF_TRUST}
 )
@@ -101,9 +108,7 @@ class VfAdmin(Struct, frozen=True):
         """The settings of all virtual functions, by their numbers."""
         mask = attribute_u32(rtnl.IFLA_EXT_MASK, RTEXT_FILTER_VF | rtnl.RTEXT_FILTER_SKIP_STATS)
         body = rtnl.link_header(self.ifindex) + mask
-        request = Request(
-            rtnl.RTM_GETLINK, body, operation="read the virtual functions of", link=self.ifname
-        )
+        request = Request(rtnl.RTM_GETLINK, body, operation="read the virtual functions of", link=self.ifname)
         (answer,) = self.netlink.request(request)
         return rtnl.decode(parse_vf_list, answer.payload)
 

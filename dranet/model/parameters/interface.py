@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from dranet.model.facts import TABLE_MAIN
 from dranet.model.parameters.part import AfterValidator, Conflict, Entries, Field, Part
 from dranet.model.parameters.values import (
+    UINT32_MAX,
     BitRate,
     Bytes,
     Count,
@@ -24,7 +25,6 @@ from dranet.model.parameters.values import (
     RequiredIfname,
     RuleIfname,
     Several,
-    UINT32_MAX,
     UInt32,
 )
 from dranet.model.virtual_functions import VfSettings
@@ -258,8 +258,8 @@ class RateLimits(Part):
 
 
 class VfConfig(Part):
-    """``interface.vf``: what the node sets on an SR-IOV virtual function through its physical function. Only a
-    DeviceClass sets it, or a claim whose class allows it by name. Restored at release."""
+    """``interface.vf``: what the node sets on an SR-IOV virtual function through its physical function. Only
+    a DeviceClass sets it, or a claim whose class allows it by name. Restored at release."""
 
     trust: bool | None = Field(
         "the driver of the function may change its MAC address and be promiscuous", examples=[True]
@@ -270,7 +270,9 @@ class VfConfig(Part):
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = Field(
         "VLAN that the NIC adds and removes, unseen by the pod; 0: none", examples=[100]
     )
-    qos: Annotated[int, Field(ge=0, le=7)] | None = Field("priority of the VLAN tag, with `vlan`", examples=[3])
+    qos: Annotated[int, Field(ge=0, le=7)] | None = Field(
+        "priority of the VLAN tag, with `vlan`", examples=[3]
+    )
     min_tx_rate: Annotated[int, Field(ge=0, le=UINT32_MAX)] | None = Field(
         "guaranteed bandwidth in Mbit/s; 0: none", examples=[1000]
     )
