@@ -1,7 +1,7 @@
 """Keep the virtual functions that the rules of a file ask for: after each scan, compare and act.
 
 The number of a physical function changes only while nothing uses it or one of its virtual functions; until
-then it waits, and log, metric, doctor and an Event say for what. What no rule names is never touched, also
+then it waits, and log, metric, doctor and an Event name the user. What no rule names is never touched, also
 when a rule is removed. Everything is compared with what is there, so a restart or a kill repeats nothing and
 loses nothing. Only the leading instance acts.
 """
@@ -74,7 +74,7 @@ class VirtualFunctions:
         self._open_writer = open_writer
         self._news = asyncio.Event()
         self._last: dict[str, tuple[PfTarget, str, float]] = {}
-        """By PCI address: what was settled or refused, the kernel's answer, and until when that stands."""
+        """By PCI address: what was settled or refused, the kernel's answer, and until when that is believed."""
         self._warned: frozenset[str] = frozenset()
         self.states: tuple[PfState, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The operator's virtual functions: rules of a file say which physical functions get how many, and with which
+"""The operator's virtual functions: rules of a file define which physical functions get how many, and with which
 defaults. Pure: facts and rules -> what to do for each physical function, and what waits for what."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class VfRules(Struct, frozen=True):
 
     def find(self, device: Device, warnings: list[str]) -> Rule | None:
         """The rule for a physical function. One that fails on it matches nothing, and neither does any after
-        it: what it would have said is not known."""
+        it: its result is not known."""
         for rule in self.rules:
             try:
                 if rule.match is None or rule.match.matches(device.attributes):
@@ -149,7 +149,7 @@ class PfTarget(Struct, frozen=True):
     address: str
     device: str
     place: str
-    """Of its rule."""
+    """Where its rule is in the file."""
     count: int
     observed: int
     waits_for: str = ""
@@ -234,7 +234,7 @@ def _plan_one(
 
 
 class _Node:
-    """Who uses a function: a claim, another namespace or program, or the node itself."""
+    """The user of a function: a claim, another namespace or program, or the node itself."""
 
     def __init__(
         self, facts: NodeFacts, by_address: Mapping[str, Device], prepared: Mapping[str, str]

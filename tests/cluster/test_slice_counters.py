@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.slice_plan import Feature, build_pages, withhold_all
 from dranet.cluster.slices import SlicePublisher
@@ -47,8 +48,8 @@ async def test_a_server_gets_what_it_keeps_and_nothing_is_written_again(
     version: str, gates: dict[str, bool], slices: int
 ) -> None:
     server = ApiServer(profile=version, gates=gates)
-    server.create("nodes", {"metadata": {"name": NODE}})
     async with server, ApiClient(access_from_url(server.url)) as client, AsyncExitStack() as stack:
+        await client.create(paths.NODES, {"metadata": {"name": NODE}})
         publisher = SlicePublisher(client, "dra.net", NODE)
         await stack.enter_async_context(running(publisher))
         await publish(publisher, [parts("pf0", 2)])
