@@ -74,7 +74,7 @@ class VirtualFunctions:
         self._open_writer = open_writer
         self._news = asyncio.Event()
         self._last: dict[str, tuple[PfTarget, str, float]] = {}
-        """By PCI address: what was settled or refused, the kernel's answer, and until when that is believed."""
+        """By PCI address: what was done or refused, the answer, and until when it counts."""
         self._warned: frozenset[str] = frozenset()
         self.states: tuple[PfState, ...] = ()
 

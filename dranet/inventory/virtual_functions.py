@@ -1,4 +1,4 @@
-"""The operator's virtual functions: rules of a file define which physical functions get how many, and with which
+"""The operator's virtual functions: rules of a file define which physical functions get how many, with which
 defaults. Pure: facts and rules -> what to do for each physical function, and what waits for what."""
 
 from __future__ import annotations
