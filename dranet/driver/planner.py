@@ -476,7 +476,7 @@ class Planner:
 
 def _check_parts(own: Device, held: Device, other: PreparedClaim) -> None:
     """A physical function goes to a pod or its virtual functions do, also where the scheduler did not see the
-    counters that say so. Raises DeviceHeldError."""
+    counters that state so. Raises DeviceHeldError."""
     ours, theirs = own.counters, held.counters
     if ours is None or theirs is None or ours.counter_set != theirs.counter_set or own.name == held.name:
         return

@@ -17,7 +17,7 @@ from e2e.objects import JsonObject
 from e2e.tests.pods import RESOURCE, PodMaker, build_pod, build_request, build_spec, wait_until
 
 DRIVER = "parts.example.com"
-"""Of no program: what is allocated is never prepared."""
+"""No program has this name: what is allocated is never prepared."""
 PARTS = 2
 
 
