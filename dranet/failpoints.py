@@ -55,8 +55,6 @@ class Failpoint(StrEnum):
     """Another group of the plan's steps is applied."""
     ATTACH_CPUS_SET = "attach:cpus-set"
     """Nearby CPUs serve a device that is in the pod."""
-    ATTACH_VF_SET = "attach:vf-set"
-    """A virtual function is administered for its pod, through the physical function."""
     ATTACH_RDMA_MOVED = "attach:rdma-moved"
     """An RDMA device is in the pod."""
     ATTACH_VERIFIED = "attach:verified"
@@ -113,12 +111,6 @@ class Failpoint(StrEnum):
     """A plugin has released an address, and the journal still has its request."""
     RELEASE_BEFORE_ANSWER = "release:before-answer"
     """The kubelet has not been answered."""
-
-    # --- virtual functions: what the rules of a file make ---
-    VF_COUNT_WRITTEN = "vf:count-written"
-    """A physical function has its virtual functions, without the defaults of the rule and without drivers."""
-    VF_DEFAULTS_SET = "vf:defaults-set"
-    """They also have the defaults, and no drivers."""
 
     # --- publish: slices in the API server ---
     PUBLISH_BEGUN = "publish:begun"

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dranet.errors import DranetError, KernelError
-from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.links import open_host_side
 from dranet.kernel.attachment.virtual_function import iter_physical_links
 from dranet.kernel.namespaces.netns import open_sysfs
@@ -49,7 +48,6 @@ class VfWriter:
         except KernelError:
             self._set_autoprobe(folder, autoprobe)
             raise
-        reached(Failpoint.VF_COUNT_WRITTEN)
 
     def complete(
         self, pci_address: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
@@ -71,7 +69,6 @@ class VfWriter:
                     changed += 1
             except DranetError as error:
                 problems.append(error.message)
-        reached(Failpoint.VF_DEFAULTS_SET)
         folder = f"{_DEVICES}/{pci_address}"
         self._set_autoprobe(folder, autoprobe)
         for address in functions if autoprobe else ():

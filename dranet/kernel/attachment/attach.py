@@ -272,7 +272,6 @@ class _Attachment(Struct, frozen=True):
         home, root = self.home.rtnl, self.interrupts.sysfs_root
         self.undo.later(plan.device, partial(restore_vf, home, root, plan))
         set_vf(home, root, step)
-        reached(Failpoint.ATTACH_VF_SET)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
         """Restored with the link, if there is one."""
