@@ -334,8 +334,8 @@ class Settings(Struct, frozen=True):
     virtual_functions_file: Path | None = _setting(
         None,
         _absolute_path_or_none,
-        "YAML or JSON file that names which physical functions get how many virtual functions, and with which "
-        "defaults; read again when it changes; empty: the driver makes and removes none",
+        "YAML or JSON file that names which physical functions get how many virtual functions, and with "
+        "which defaults; read again when it changes; empty: the driver makes and removes none",
     )
     prefer_attributes: tuple[str, ...] = _setting(
         (),
