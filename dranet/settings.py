@@ -429,6 +429,12 @@ class Settings(Struct, frozen=True):
         _absolute_paths,
         "folders in which the CNI IPAM plugins of ipam_file are looked for, in this order",
     )
+    virtual_functions_file: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "YAML or JSON file that names which physical functions get how many virtual functions, and with "
+        "which defaults; read again when it changes; empty: the driver makes and removes none",
+    )
     prefer_attributes: tuple[str, ...] = _setting(
         (),
         _words,

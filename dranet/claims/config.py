@@ -64,6 +64,10 @@ def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list
     return ClassPolicy(owner, policy, tuple(conditions)), problems
 
 
+CLASS_ONLY = "interface.vf"
+"""What a claim sets only where a class allows it by name."""
+
+
 def find_breaches(
     policies: Sequence[ClassPolicy],
     asked: Mapping[str, object],
@@ -80,12 +84,29 @@ def find_breaches(
         namespace: the claim's.
     """
     paths = [path for path, _ in walk_values(NetworkConfig, asked)]
+    yield from _find_class_fields(policies, paths)
     for policy in policies:
         yield from _find_closed_fields(policy, paths)
     if effective is not None and any(policy.conditions for policy in policies):
         values = _common(asked, effective.to_json(exclude_unset=True))
         for policy in policies:
             yield from _find_failures(policy, values, namespace)
+
+
+def _find_class_fields(
+    policies: Sequence[ClassPolicy], paths: Iterable[tuple[str, ...]]
+) -> Iterator[ConfigProblem]:
+    """What concerns the node and other tenants is a claim's only where the policy of a class allows it by
+    name; a class without a policy allows everything else."""
+    allowed = {outer for policy in policies for outer in policy.policy.allow or ()}
+    named = {outer for outer in allowed if _covers(CLASS_ONLY, tuple(outer.split(".")))}
+    for path in paths:
+        if _covers(CLASS_ONLY, path) and not any(_covers(outer, path) for outer in named):
+            yield ConfigProblem(
+                path,
+                f"must not be set by a claim: only a DeviceClass sets {CLASS_ONLY}, or allows it in "
+                "policy.allow",
+            )
 
 
 def _find_closed_fields(policy: ClassPolicy, paths: Iterable[tuple[str, ...]]) -> Iterator[ConfigProblem]:

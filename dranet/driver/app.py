@@ -274,6 +274,8 @@ class Driver:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._services.publisher.run(), name="publish: slices")
             tasks.create_task(self._services.leases.run(), name="leases")
+            if (functions := self._services.virtual_functions) is not None:
+                tasks.create_task(functions.run(), name="virtual functions")
             tasks.create_task(self._services.reconcile.run_regularly(), name="reconcile: regularly")
 
     async def _prepare_state(self) -> None:

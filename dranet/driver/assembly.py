@@ -24,7 +24,7 @@ from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
 from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
-from dranet.driver.features import judge_all
+from dranet.driver.features import judge_all, judge_virtual_functions
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
 from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, HealthObserver, build_rules
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
@@ -54,6 +54,7 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.status_page.source import PageSource, StatusSources
+from dranet.driver.virtual_functions import VirtualFunctions
 from dranet.errors import Reason
 from dranet.kernel.attachment.checks import UplinkRules
 from dranet.kernel.discovery.scan import ProtectedAddress
@@ -259,7 +260,24 @@ class Services:
             ),
         )
 
+    @cached_property
+    def virtual_functions(self) -> VirtualFunctions | None:
+        """``None`` without a file of rules, and where facts are those of another machine."""
+        if self.settings.virtual_functions_file is None or not self._reader.is_live:
+            return None
+        return VirtualFunctions(
+            self.settings.node_name,
+            self.inventory,
+            self.store,
+            self._work,
+            self._announcer,
+            self._metrics,
+            self._look_again,
+        )
+
     def _note_scan(self) -> None:
+        if self.virtual_functions is not None:
+            self.virtual_functions.scanned()
         facts = self.inventory.view.facts
         self.reconcile.scanned(facts.links)
         self.alignment.scanned(facts.gpus)
@@ -628,8 +646,11 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        own = judge_all(self.settings, *peers, served, self._ipam.read_state())
-        return [*own, *certificates, *self.providers.read_findings()]
+        findings = judge_all(self.settings, *peers, served, self._ipam.read_state())
+        functions = self.virtual_functions
+        if functions is not None:
+            findings += judge_virtual_functions(functions.states, self._policy.vf_problem)
+        return [*findings, *certificates, *self.providers.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 

@@ -25,6 +25,7 @@ from dranet.kernel.attachment.hardware import open_queues
 from dranet.kernel.attachment.links import open_host_side, read_link
 from dranet.kernel.attachment.restore import read_ipoib_states, read_link_state
 from dranet.kernel.attachment.traffic import read_rules
+from dranet.kernel.attachment.virtual_function import read_vf
 from dranet.kernel.discovery.hardware import read_management_nodes
 from dranet.kernel.ethtool.settings import read_ethtool_state
 from dranet.kernel.netlink.rdma import read_cm_defaults, read_netns_exclusive
@@ -50,6 +51,7 @@ from dranet.model.plan import (
     RdmaAccess,
 )
 from dranet.model.provider import ProfileRequest, ProvidedConfig, identify
+from dranet.model.virtual_functions import VfSettings
 from dranet.store.claim_store import ClaimStore
 
 
@@ -100,6 +102,11 @@ class NodeReader:
         sysfs = PseudoFiles(self._sysfs_root, [])
         ports = sysfs.entries(f"bus/pci/devices/{pci_address}/net")
         return max((sysfs.integer(f"class/net/{port}/mtu") or 0 for port in ports), default=0) or None
+
+    def read_vf(self, physical_function: str, index: int) -> VfSettings:
+        """What a virtual function has, as its physical function reports it."""
+        with NetlinkSocket.open() as rtnl:
+            return read_vf(rtnl, self._sysfs_root, physical_function, index)
 
     def read_cpu_surroundings(self, pci_address: str, ifname: str, asked: Collection[str]) -> CpuSurroundings:
         """Which CPUs there are, and which work for a device now, as far as asked (irq, xps, rps)."""
@@ -419,6 +426,7 @@ class Planner:
             cpus=self._read_cpus(decoded),
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
+            vf=self._read_vf(decoded),
             ipam=obtained.addresses.get(decoded.key),
             bandwidth=decoded.result.bandwidth,
         )
@@ -426,6 +434,12 @@ class Planner:
         if any(isinstance(step, MoveRdma) for step in plan.steps):
             return replace(plan, rdma_cm=read_cm_defaults(device.rdma_device))
         return plan
+
+    def _read_vf(self, decoded: DecodedDevice) -> VfSettings | None:
+        device = decoded.device
+        if decoded.config.interface.vf.settings.is_empty or device.vf_index is None:
+            return None
+        return self._node.read_vf(device.physical_function, device.vf_index)
 
     def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:
         asked, device = decoded.config.cpu_locality.asked, decoded.device
@@ -472,6 +486,9 @@ class Planner:
         wanted = {own.device.name: own.result.share_id for own in devices if not own.result.admin_access}
         for other in self._get_others(claim):
             for held in other.devices:
+                for own in devices:
+                    if not held.admin_access and not own.result.admin_access:
+                        _check_parts(own.device, held.device, other)
                 is_held = held.device.name in wanted and not held.admin_access
                 if is_held and not (wanted[held.device.name] and _is_share(held)):
                     raise DeviceHeldError(
@@ -479,6 +496,21 @@ class Planner:
                         holder=other.claim.uid,
                         hint="it is free once that pod has ended",
                     )
+
+
+def _check_parts(own: Device, held: Device, other: PreparedClaim) -> None:
+    """A physical function goes to a pod or its virtual functions do, also where the scheduler did not see the
+    counters that state so. Raises DeviceHeldError."""
+    ours, theirs = own.counters, held.counters
+    if ours is None or theirs is None or ours.counter_set != theirs.counter_set or own.name == held.name:
+        return
+    if not (own.physical_function and held.physical_function):
+        raise DeviceHeldError(
+            f"device {own.name} shares its hardware with {held.name}, which is prepared for claim "
+            f"{other.claim} (pod {other.pod})",
+            holder=other.claim.uid,
+            hint="a physical function and its virtual functions are not given out at the same time",
+        )
 
 
 def _is_share(held: PreparedDevice) -> bool:

@@ -56,7 +56,10 @@ def _loop_time() -> float:
 
 def _content_of_slices(pages: Pages, taints: TaintsByDevice) -> object:
     """Equal for what makes equal slices: a device that is in a pod differs from itself in more than that."""
-    devices = [[(one.name, one.attributes, one.shared, one.bandwidth) for one in page] for page in pages]
+    devices = [
+        [(one.name, one.attributes, one.shared, one.bandwidth, one.counters) for one in page]
+        for page in pages
+    ]
     return devices, dict(taints)
 
 

@@ -193,6 +193,7 @@ class _Hardware(Struct, frozen=True):
             pci_path=at.path if at else (),
             pcie_root=at.root if at else "",
             physical_function=function.physical_function if function else "",
+            vf_index=function.virtual_function_index if function and function.physical_function else None,
             numa_node=at.numa_node if at else None,
             rdma_device=rdma.name if rdma else "",
             char_devices=rdma.char_devices if rdma else (),

@@ -515,4 +515,6 @@ def take_inventory(
     """One decision for each device of the node, in order of preference. ``held`` are the devices that pods
     have now, by name, as recorded when they were prepared."""
     devices = add_provided(build_devices(facts, held, policy), facts, held)
-    return decide(devices, facts, policy, held.keys(), served)
+    decisions = decide(devices, facts, policy, held.keys(), served)
+    rules = policy.virtual_functions
+    return decisions if rules is None else rules.share_counters(decisions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -34,6 +34,13 @@ class AttributeRules(Protocol):
         """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
 
 
+class VirtualFunctionRules(Protocol):
+    """Which physical functions get virtual functions (:mod:`inventory.virtual_functions`)."""
+
+    def share_counters(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+        """Offer a physical function with a rule and its virtual functions as one device in parts."""
+
+
 class Policy(Struct, frozen=True, dict=True):
     """The defaults are those of the settings."""
 
@@ -56,6 +63,7 @@ class Policy(Struct, frozen=True, dict=True):
     assumed_bandwidth: int | None = None
     """Bits per second of a shared device that reports no speed."""
     rules: AttributeRules | None = None
+    virtual_functions: VirtualFunctionRules | None = None
     rail_pattern: re.Pattern[str] | None = None
     """Finds the number of the rail in what a switch announces; ``None``: LLDP gives no rail."""
     expected_rails: Mapping[str, int] = field(default_factory=dict)

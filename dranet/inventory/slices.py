@@ -316,9 +316,9 @@ def build_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> 
 
 
 def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> SlicePlan:
-    """Pages of at most 128 devices, or 64 where the policy allows taints or lists: a page may get one at any
-    time, and would then push devices from page to page. Without devices one empty page, which marks the pool
-    as complete.
+    """Pages of at most 128 devices, or 64 with counters and where the policy allows taints or lists: a page
+    may get one at any time, and would then push devices from page to page. Without devices one empty page,
+    which marks the pool as complete.
     """
     published: list[Device] = []
     losses: list[str] = []
@@ -434,7 +434,8 @@ def _describe_losses(device: Device, left_out: Mapping[str, str], expected: Coll
 
 
 def _paginate(devices: Sequence[Device], policy: Policy) -> Pages:
-    is_short = policy.taints or policy.list_attributes
+    has_parts = any(device.counters is not None for device in devices)
+    is_short = policy.taints or policy.list_attributes or has_parts
     limit = MAX_DEVICES_PER_SHORT_SLICE if is_short else MAX_DEVICES_PER_SLICE
     starts = range(0, len(devices), limit)
     return tuple(tuple(devices[start : start + limit]) for start in starts) or ((),)

@@ -74,6 +74,15 @@ class Bandwidth(Struct, frozen=True):
     """What a claim takes that asks for none."""
 
 
+class CounterUse(Struct, frozen=True):
+    """One entry of ``devices[].consumesCounters`` (KEP-4815), of the set's only counter."""
+
+    counter_set: str
+    amount: int
+    total: int
+    """What the set has: a physical function takes all, and each virtual function one."""
+
+
 class Device(Struct, frozen=True):
     """One allocatable entry of a ResourceSlice.
 
@@ -107,6 +116,10 @@ class Device(Struct, frozen=True):
     """Node GUID of the RDMA device."""
     rdma_pci_address: str = ""
     """The PCI function of the RDMA device; empty for a software device on this one's link."""
+    vf_index: int | None = None
+    """Number of the virtual function at its ``physical_function``."""
+    counters: CounterUse | None = None
+    """What it takes of a counter set that a physical function shares with its virtual functions."""
 
     @property
     def rdma_identity(self) -> RdmaIdentity:

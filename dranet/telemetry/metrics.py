@@ -5,7 +5,7 @@ runtime and the driver's own process are declared here. None is labelled with a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -390,6 +390,35 @@ class WebhookMetrics:
         self.requests.labels(request, Outcome.SUCCESS if has_answered else Outcome.FAILED).inc()
 
 
+class VirtualFunctionMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.INVENTORY)
+        device = {"device": "of the physical function"}
+        self._desired = r.gauge(
+            "dranet_virtual_functions_desired",
+            "Virtual functions that a rule of [the file](../guides/virtual-functions.md) wants",
+            device,
+        )
+        self._observed = r.gauge(
+            "dranet_virtual_functions", "Virtual functions of a physical function with a rule", device
+        )
+        self._blocked = r.gauge(
+            "dranet_virtual_functions_blocked",
+            "1 if a physical function or its virtual functions cannot be as the rule wants them now, because "
+            "they are in use or their driver refuses; else 0",
+            device,
+        )
+
+    def show(self, states: Iterable[tuple[str, int, int, bool]]) -> None:
+        """Replace all: device, desired, observed, and whether something is in the way."""
+        for gauge in (self._desired, self._observed, self._blocked):
+            gauge.clear()
+        for device, desired, observed, is_blocked in states:
+            self._desired.labels(device).set(desired)
+            self._observed.labels(device).set(observed)
+            self._blocked.labels(device).set(is_blocked)
+
+
 class ReconcileMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.CLAIMS)
@@ -533,6 +562,7 @@ class Metrics:
         self.webhook = WebhookMetrics(r)
         self.ipam = IpamMetrics(r)
         self.cloud = CloudMetrics(r)
+        self.virtual_functions = VirtualFunctionMetrics(r)
         self.slices = SliceMetrics(r)
         self.health = HealthMetrics(r)
         self.inventory = InventoryMetrics(r)

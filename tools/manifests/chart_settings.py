@@ -24,6 +24,7 @@ _SEEN_TO: Mapping[str, str] = {
     "webhook_client_cert": "webhook.clientSecretName sets it",
     "webhook_client_key": "webhook.clientSecretName sets it",
     "ipam_file": "the chart sets it, for what ipam has",
+    "virtual_functions_file": "the chart sets it, for what virtualFunctions has",
     "sysfs_root": "the chart sets it, with the mount that belongs to it",
 }
 """Settings that values must not set -> the reason."""

@@ -119,6 +119,13 @@ ENTRIES: tuple[Entry, ...] = (
         "See docs/guides/gpus.md; --publish-gpus decides.",
     ),
     Entry(
+        "virtual-functions",
+        "virtual functions",
+        "physical functions with a rule of virtual_functions_file, and what keeps them from it",
+        "Claims for the missing virtual functions wait.",
+        "See docs/guides/virtual-functions.md.",
+    ),
+    Entry(
         "ipam-source",
         "ipam",
         "the entries of ipam_file, and whether their plugins can be run",
