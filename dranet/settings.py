@@ -251,9 +251,11 @@ class Choice(Struct, frozen=True):
 
 
 def _cloud_provider(value: object) -> CloudProvider:
-    """DraNet's spellings also: upper case, NONE, and nothing for auto."""
+    """DraNet's spellings also: upper case, NONE, CKS, and nothing for auto."""
     text = value.lower() if isinstance(value, str) else value
-    return CloudProvider(Choice(CloudProvider)({"none": "off", "": "auto"}.get(str(text), text)))
+    return CloudProvider(
+        Choice(CloudProvider)({"none": "off", "": "auto", "cks": "coreweave"}.get(str(text), text))
+    )
 
 
 _LABEL_RULE = re.compile(
@@ -466,7 +468,8 @@ class Settings(Struct, frozen=True):
     profile_provider: ProfileProvider = _setting(
         ProfileProvider.CLOUD,
         Choice(ProfileProvider),
-        "who gives the profile that a claim names: cloud (the provider of cloud_provider, if it has "
+        "the provider of profiles that claims name: cloud (the provider of cloud_provider, if it has "
+        "the provider of the profiles that claims name: cloud (the provider of cloud_provider, if it has "
         "profiles), webhook (that of webhook_url) or none; without one such claims are refused",
     )
     webhook_url: str = _setting(

@@ -1,6 +1,6 @@
 """A stand-in for the metadata service of a cloud, with the headers that each documents.
 
-It answers as a file of ``tests/data/cloud`` says. A request without the cloud's header or token is refused,
+It answers with a file of ``tests/data/cloud``. A request without the cloud's header or token is refused,
 as the real services refuse it, and :class:`Mischief` makes it misbehave.
 """
 
@@ -113,9 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
         if provider in _HEADERS:
             name, value = _HEADERS[provider]
             return self.headers.get(name) == value
-        wish, shown = _TOKENS[provider]
+        requested, shown = _TOKENS[provider]
         if key.startswith("PUT"):
-            return self.headers.get(wish, "").isdecimal()
+            return self.headers.get(requested, "").isdecimal()
         return bool(self.headers.get(shown) == self.service.answers["PUT /latest/api/token"])
 
     def _misbehave(self, mischief: Mischief) -> None:

@@ -56,6 +56,22 @@ def test_off_is_off_although_yaml_reads_false_and_nothing_is_not_the_effect_none
             load_settings({}, {}, file)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("off", "off"),
+        ("NONE", "off"),
+        ("CKS", "coreweave"),
+        *((name.upper(), name) for name in ("gce", "aws", "azure", "oke", "alibaba")),
+    ],
+)
+def test_a_cloud_may_be_written_as_dranet_writes_it(written: str, meant: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"cloud_provider: {written}\n")
+    assert load_settings({}, {}, file).cloud_provider == meant
+    assert load_settings({}, {"DRANET_CLOUD_PROVIDER": written}).cloud_provider == meant
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"node_name: \xff\xfe")
@@ -153,7 +169,6 @@ def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
     ("flags", "complaint"),
     [
         ({"cloud_provider": "webhook"}, "--cloud-provider webhook without --webhook-url"),
@@ -179,7 +194,9 @@ def test_dranets_values_for_providers_work() -> None:
     settings = load_settings(flags, {})
     assert (settings.cloud_provider, settings.profile_provider) == ("webhook", "webhook")
     assert load_settings({"profile_provider": "none"}, {}).profile_provider == "none"
-=======
+
+
+@pytest.mark.parametrize(
     ("flag", "value", "why"),
     [
         ("lldp", "on", "must be one of off, listen, lldpd"),
@@ -201,4 +218,3 @@ def test_rails_are_expected_by_interface_or_pci_address() -> None:
     found = load_settings({"expected_rails": "eth0=0,0000:1a:00.0=1", "rail_pattern": r"leaf-(\d+)"}, {})
     assert found.expected_rails == ("eth0=0", "0000:1a:00.0=1")
     assert found.rail_pattern == r"leaf-(\d+)"
->>>>>>> w-lldp

@@ -24,7 +24,6 @@ from dranet.desk.fabric.labels import build_labels, label_prefix, plan_patch
 from dranet.desk.fabric.read import keep_what_is_read
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.model.attributes import DOMAIN
-from dranet.telemetry.logs import set_up_logging
 
 SETTLE_SECONDS = 5.0
 """After a change: the slices of a cluster change together when a switch or the drivers restart."""
@@ -75,6 +74,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
+    from dranet.telemetry import set_up_logging  # with what only a driver's installation has
+
     set_up_logging("info", as_json=False)
     file = options.kubeconfig
     client = ApiClient.from_kubeconfig(file) if file else ApiClient.from_in_cluster()

@@ -8,9 +8,10 @@ answer that does not come leaves the last one in place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,14 @@ from dranet.telemetry import CloudMetrics, Outcome
 
 if TYPE_CHECKING:
     from dranet.model.provider import ProvidedConfig
-    from dranet.providers.cloud.answers import CloudFacts
+    from dranet.providers.cloud.answers import CloudFacts, Remembered
 
 log = logging.getLogger(__name__)
 
+NODE_SECONDS = 10.0
+"""How long the Node object has time before DMI alone decides: a role may not allow to read it."""
+ANSWER_SECONDS = 10.0
+"""The time limit for all requests of one turn."""
 REFRESH_SECONDS = 600.0
 """A live migration moves a machine to another host; a subnet or a label changes more seldom still."""
 RETRY_SECONDS = (1.0, 60.0)
@@ -52,39 +57,54 @@ class CloudRules(Struct, frozen=True):
     sysfs_root: Path = Path("/sys")
 
 
-class _Remembered(Struct):
-    boot_id: str
-    facts: tuple[ProvidedFacts, ...]
-
-
 class CloudMemory:
-    """The last answers, in a file. Blocking, best effort: without it a start publishes twice."""
+    """What the facts are made of, in a file. Blocking, best effort: without it a start publishes twice."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
         self._boot_id = boot_id
+        self._content = b""
 
-    def read(self) -> tuple[ProvidedFacts, ...]:
-        """Return the answers of this boot: a machine that was off may have been moved."""
+    def read(self) -> Remembered | None:
+        """Return what was known in this boot: a machine that was off may have been moved."""
         try:
-            found = msgspec.json.decode(files.read_file(self._path, _MOST_BYTES), type=_Remembered)
+            content = files.read_file(self._path, _MOST_BYTES)
+            known = _decode(content)
         except (FileNotFoundError, NotADirectoryError):
-            return ()
+            return None
         except (OSError, ValueError, RecursionError) as error:
             log.warning("%s cannot be read, so the cloud is asked again: %s", self._path, error)
-            return ()
-        return found.facts if found.boot_id == self._boot_id else ()
+            return None
+        self._content = content
+        return known if known.boot_id == self._boot_id else None
 
-    def write(self, facts: tuple[ProvidedFacts, ...]) -> None:
+    def write(self, provider: CloudProvider, answer: CloudFacts, labels: Mapping[str, str]) -> None:
+        from dranet.providers.cloud.answers import Remembered
+
+        known = Remembered(self._boot_id, provider, answer, labels)
+        content = msgspec.json.encode(known, order="deterministic")
+        if content == self._content:
+            return
         try:
-            if not facts:
-                self._path.unlink(missing_ok=True)
-                return
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            content = msgspec.json.encode(_Remembered(self._boot_id, facts), order="deterministic")
             files.replace_file(self._path, self._path.with_suffix(".new"), content)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
+        else:
+            self._content = content
+
+    def forget(self) -> None:
+        self._content = b""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", self._path, error)
+
+
+def _decode(content: bytes) -> Remembered:
+    from dranet.providers.cloud.answers import Remembered
+
+    return msgspec.json.decode(content, type=Remembered)
 
 
 class CloudWatch:
@@ -108,24 +128,32 @@ class CloudWatch:
         self._on_change = on_change
         self._ask = ask or _ask_metadata_service
         self._node: NodeView | None = None
-        self._node_is_known = asyncio.Event()
+        self._node_news = asyncio.Event()
         self._provider = CloudProvider.OFF
         self._answer: CloudFacts | None = None
+        self._labels: Mapping[str, str] = {}
         self._failure = ""
         self._problems: frozenset[str] = frozenset()
-        self.facts: tuple[ProvidedFacts, ...] = memory.read() if self._is_wanted else ()
+        self.facts: tuple[ProvidedFacts, ...] = self._recall() if self._is_wanted else ()
         """As known now; replaced as a whole."""
 
     @property
     def _is_wanted(self) -> bool:
         return self._rules.provider not in _NO_CLOUD or bool(self._rules.labels)
 
+    def _recall(self) -> tuple[ProvidedFacts, ...]:
+        known = self._memory.read()
+        if known is None or self._rules.provider not in (CloudProvider.AUTO, known.provider):
+            return ()
+        self._provider, self._answer, self._labels = known.provider, known.answer, known.labels
+        return self._combine()
+
     def note_node(self, node: NodeView) -> None:
         """The Node object, each time that it was read."""
-        self._node = node
-        self._node_is_known.set()
+        self._node, self._labels = node, node.labels
+        self._node_news.set()
         if self._answer is not None or self._rules.labels:
-            self._combine()
+            self._update()
 
     def find_config(self, device: Device) -> ProvidedConfig | None:
         """What the cloud's network needs of the device."""
@@ -141,12 +169,13 @@ class CloudWatch:
         """Recognise the cloud, and ask it now and then until cancelled."""
         if not self._is_wanted:
             return
-        self._provider = await self._recognise()
-        if self._provider in _NO_CLOUD:
-            if not self._rules.labels:
-                self._set(())
+        provider = await self._recognise()
+        if provider is not self._provider:
+            self._provider, self._answer = provider, None
+            self._update()
+        if provider in _NO_CLOUD:
             return
-        log.info("the node is in a cloud", extra={"context": {"provider": str(self._provider)}})
+        log.info("the node is in a cloud", extra={"context": {"provider": str(provider)}})
         retries = Backoff(*RETRY_SECONDS)
         while True:
             answered = await self._refresh()
@@ -155,11 +184,24 @@ class CloudWatch:
             await asyncio.sleep(REFRESH_SECONDS if answered else retries.next_seconds())
 
     async def _recognise(self) -> CloudProvider:
+        """Look at each answer about the Node: a cloud's controller writes the provider ID after the node has
+        joined."""
         if self._rules.provider is not CloudProvider.AUTO:
             return self._rules.provider
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NODE_SECONDS):
+                await self._node_news.wait()
+        while (found := self._detect()) is CloudProvider.OFF:
+            if self._node is not None and self._provider is not CloudProvider.OFF:
+                self._provider, self._answer = CloudProvider.OFF, None
+                self._update()  # what is remembered is of a cloud that the node is no longer in
+            self._node_news.clear()
+            await self._node_news.wait()
+        return found
+
+    def _detect(self) -> CloudProvider:
         from dranet.providers.cloud.detect import DmiHints, NodeHints, detect
 
-        await self._node_is_known.wait()
         node = self._node or NodeView()
         texts = [
             _read_text(self._rules.sysfs_root / "class/dmi/id" / name)
@@ -183,22 +225,36 @@ class CloudWatch:
         finally:
             self._metrics.requests.labels(str(provider), outcome).inc()
         self._metrics.answered.labels(str(provider)).set(time.time())
-        self._combine()
+        self._update()
         return True
 
     async def _read_coreweave(self) -> CloudFacts:
         from dranet.providers.cloud.labels import read_coreweave
 
-        await self._node_is_known.wait()
-        return read_coreweave(self._node.labels if self._node else {})
+        await self._node_news.wait()
+        return read_coreweave(self._labels)
 
-    def _combine(self) -> None:
+    def _update(self) -> None:
+        """Take over what is known now."""
+        from dranet.providers.cloud.answers import CloudFacts
+
+        facts = self._combine()
+        answer = self._answer or CloudFacts()
+        if facts or answer.configs:
+            self._memory.write(self._provider, answer, self._labels)
+        else:
+            self._memory.forget()
+        if facts != self.facts:
+            self.facts = facts
+            self._on_change()
+
+    def _combine(self) -> tuple[ProvidedFacts, ...]:
         from dranet.model.provider import check_attributes
         from dranet.providers.cloud.answers import CloudFacts
         from dranet.providers.cloud.labels import apply_rule, read_aws, read_coreweave
 
         answer = self._answer or CloudFacts()
-        labels = self._node.labels if self._node else {}
+        labels = self._labels
         if self._provider is CloudProvider.COREWEAVE:
             answer = read_coreweave(labels)
         of_labels = read_aws(labels) if self._provider is CloudProvider.AWS else {}
@@ -216,7 +272,7 @@ class CloudWatch:
             if checked.attributes:
                 found.append(ProvidedFacts(mac=mac, rdma_device=rdma, attributes=checked.attributes))
         self._report(problems)
-        self._set(tuple(found))
+        return tuple(found)
 
     def _report(self, problems: Iterable[str]) -> None:
         """Log each problem once while it lasts."""
@@ -224,13 +280,6 @@ class CloudWatch:
         for problem in sorted(now - self._problems):
             log.warning("the cloud's attribute %s, so it is left out", problem)
         self._problems = now
-
-    def _set(self, facts: tuple[ProvidedFacts, ...]) -> None:
-        if facts == self.facts:
-            return
-        self.facts = facts
-        self._memory.write(facts)
-        self._on_change()
 
     def read_findings(self) -> list[Finding]:
         """One for the doctor, where a cloud is asked at all."""
@@ -272,4 +321,10 @@ async def _ask_metadata_service(provider: CloudProvider) -> CloudFacts:
         CloudProvider.ALIBABA: alibaba.read,
     }
     address = alibaba.ADDRESS if provider is CloudProvider.ALIBABA else ADDRESS
-    return await readers[provider](MetadataClient(address))
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await readers[provider](MetadataClient(address))
+    except TimeoutError as error:
+        raise ProviderError(
+            f"metadata service {address}: no whole answer within {ANSWER_SECONDS:g} s"
+        ) from error

@@ -244,7 +244,7 @@ class Preparer:
     @contextlib.asynccontextmanager
     async def _releasing_profiles(self, claim_uid: str) -> AsyncIterator[None]:
         """Release the profiles of a claim that is not prepared after all. A provider that has failed is not
-        asked once more, for the kubelet waits."""
+        asked again, for the kubelet waits."""
         try:
             yield
         except Exception as error:

@@ -69,7 +69,7 @@ class Profiles:
         configs = dict(zip(asked, answers, strict=True))
         final = [_with_answer(entry, configs[key].parameters) for key, entry in asked.items()]
         await asyncio.to_thread(self._journal.add, claim, final)
-        reached(Failpoint.PREPARE_PROFILE_GIVEN)
+        reached(Failpoint.PREPARE_PROFILE_OBTAINED)
         return configs
 
     async def _get_one(self, request: ProfileRequest, entry: JournalEntry) -> ProvidedConfig:

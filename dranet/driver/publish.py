@@ -207,7 +207,7 @@ class Inventory:
         get_provided: Callable[[], tuple[ProvidedFacts, ...]] = tuple,
     ) -> None:
         """``judge_gpus`` returns which other drivers serve the GPUs of a scan, ``get_provided`` what
-        providers have said until now."""
+        providers have answered until now."""
         self._get_provided = get_provided
         self._reader = reader
         self._judge_gpus = judge_gpus

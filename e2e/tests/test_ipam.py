@@ -101,9 +101,6 @@ async def installed(
         await shell.run(f"kubectl -n {SYSTEM_NAMESPACE} rollout status daemonset/dranet --timeout=120s")
         yield layout.volatile / "networks"
     finally:
-        for previous in ("--previous", ""):  # TEMPORARY
-            out = await shell.run(f"kubectl -n {SYSTEM_NAMESPACE} logs ds/dranet {previous} || true")
-            Path(f"/work/wt/ipam/.cache/driver{previous}.log").write_text(out)
         await shell.run(f"{_UNINSTALL}\nkubectl delete namespace {SYSTEM_NAMESPACE}")
         crds = "ippools overlappingrangeipreservations"
         await shell.run(
@@ -198,9 +195,9 @@ async def test_replicas_of_one_template_have_distinct_addresses_of_host_local(
     running = await replicas.start()
     addresses = await replicas.read_addresses(running)
     _check_distinct(addresses, "local")
-    given = await asyncio.to_thread(read_host_local, installed, "local")
-    assert sorted(given) == sorted(address.partition("/")[0] for address in addresses.values())
-    assert {owner[0].rpartition(".")[2] for owner in given.values()} == {
+    held = await asyncio.to_thread(read_host_local, installed, "local")
+    assert sorted(held) == sorted(address.partition("/")[0] for address in addresses.values())
+    assert {owner[0].rpartition(".")[2] for owner in held.values()} == {
         pod["metadata"]["uid"] for pod in running
     }
     name = running[0]["metadata"]["name"]

@@ -12,6 +12,7 @@ from dranet.cluster.nodes import NodeView
 from dranet.driver import cloud as module
 from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.errors import ProviderError
+from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import ProvidedAttribute, ProvidedFacts
 from dranet.model.findings import Severity
 from dranet.providers.cloud.answers import CloudFacts
@@ -78,12 +79,33 @@ async def test_the_node_object_names_the_cloud_whose_answer_is_published(tmp_pat
     assert (finding.severity, finding.seen) == (Severity.OK, "gce: 2 facts about the machine")
 
 
-async def test_where_nothing_names_a_cloud_nothing_is_asked(tmp_path: Path) -> None:
+async def test_where_nothing_names_a_cloud_nothing_is_asked_until_the_node_names_one(tmp_path: Path) -> None:
     cloud = Cloud()
     watching = watch(cloud, tmp_path)
     watching.note_node(NodeView(provider_id="kind://docker/x/y"))
-    await watching.run()
+    task = asyncio.create_task(watching.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     assert (cloud.asked, watching.facts, watching.read_findings()) == ([], (), [])
+    watching.note_node(NODE)  # the cloud's controller has come
+    async with asyncio.timeout(40):
+        await cloud.news.wait()
+    assert cloud.asked == [CloudProvider.GCE]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_dmi_decides_where_the_node_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NODE_SECONDS", 0.0)
+    dmi = tmp_path / "class/dmi/id"
+    dmi.mkdir(parents=True)
+    (dmi / "sys_vendor").write_text("Google\n")
+    cloud = Cloud()
+    watching = watch(cloud, tmp_path)
+    await run_until(watching, cloud, 1)
+    assert watching.facts == (OF_NODE, OF_NIC)
 
 
 async def test_off_reads_no_memory_and_waits_for_nothing(tmp_path: Path) -> None:
@@ -177,3 +199,33 @@ async def test_labels_follow_the_node_object(tmp_path: Path) -> None:
     assert cloud.changes == 1
     watching.note_node(NodeView())
     assert not watching.facts
+
+
+async def test_a_restart_while_the_cloud_is_away_keeps_all_that_it_said(tmp_path: Path) -> None:
+    """Also with a rule for labels, which come from the Node before the cloud answers."""
+    rules = CloudRules(CloudProvider.GCE, (("example.com/rack", "example.com/rack"),))
+    cloud = Cloud()
+    config = {"rules": [{"source": "10.0.0.0/16", "table": 100}]}
+    cloud.answer = CloudFacts(ANSWER.node, ANSWER.by_mac, configs={MAC: config})
+    first = watch(cloud, tmp_path, rules)
+    first.note_node(NODE)
+    await run_until(first, cloud, 1)
+    known = first.facts
+    assert len(known) == 2
+    cloud.answer = ProviderError("metadata service 169.254.169.254: /x: no whole answer within 2 s")
+    again = watch(cloud, tmp_path, rules)
+    assert again.facts == known
+    again.note_node(NODE)
+    await run_until(again, cloud, 2)
+    assert again.facts == known
+    found = again.find_config(Device("eth0", DeviceKind.NIC, attributes={"dra.net/mac": MAC}))
+    assert found is not None
+    assert found.parameters == config
+
+
+async def test_what_another_cloud_said_is_not_published_after_the_setting_has_changed(tmp_path: Path) -> None:
+    cloud = Cloud()
+    first = watch(cloud, tmp_path, CloudRules(CloudProvider.GCE))
+    await run_until(first, cloud, 1)
+    assert first.facts
+    assert watch(cloud, tmp_path, CloudRules(CloudProvider.AWS)).facts == ()

@@ -114,7 +114,7 @@ _KINDS_OF_MACHINES = frozenset(
         "oke.dra.net/shape",
     }
 )
-"""Of all that a cloud says these alone say nothing about the owner."""
+"""The facts of a cloud that do not identify the owner."""
 
 
 def _keep_kinds(provided: Iterable[ProvidedFacts]) -> Iterator[ProvidedFacts]:

@@ -6,10 +6,8 @@ Source: "Instance metadata" (https://www.alibabacloud.com/help/en/ecs/user-guide
 
 from __future__ import annotations
 
-import asyncio
-
 from dranet.providers.cloud.answers import CloudFacts, canonical_mac, known
-from dranet.providers.cloud.metadata import MetadataClient
+from dranet.providers.cloud.metadata import MetadataClient, read_all
 
 ADDRESS = "100.100.100.200"
 _DOMAIN = "alibaba.dra.net"
@@ -22,14 +20,15 @@ _MAX_MACS = 64
 async def read(client: MetadataClient) -> CloudFacts:
     token = await client.read_text("/latest/api/token", _TTL, method="PUT")
     headers = {"X-aliyun-ecs-metadata-token": token if token.isascii() and token.isprintable() else ""}
-    machine, zone, listed = await asyncio.gather(
-        client.read_text(f"{_ROOT}/instance/instance-type", headers),
-        client.read_optional(f"{_ROOT}/zone-id", headers),
-        client.read_optional(f"{_MACS}/", headers),
+    machine, zone, listed = await read_all(
+        [
+            client.read_text(f"{_ROOT}/instance/instance-type", headers),
+            client.read_optional(f"{_ROOT}/zone-id", headers),
+            client.read_optional(f"{_MACS}/", headers),
+        ]
     )
     macs = [mac for line in listed.split()[:_MAX_MACS] if (mac := canonical_mac(line.rstrip("/")))]
-    paths = (f"{_MACS}/{mac}/vswitch-id" for mac in macs)
-    switches = await asyncio.gather(*(client.read_optional(path, headers) for path in paths))
+    switches = await read_all(client.read_optional(f"{_MACS}/{mac}/vswitch-id", headers) for mac in macs)
     return parse(machine, zone, dict(zip(macs, switches, strict=True)))
 
 

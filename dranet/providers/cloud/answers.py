@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from dranet.model.attributes import join_whole
 from dranet.model.device import AttributeValue
+from dranet.settings import CloudProvider
 
 Attributes = dict[str, AttributeValue]
 
@@ -18,13 +19,22 @@ MAX_INTERFACES = 256
 class CloudFacts(Struct, frozen=True):
     """The answer of one cloud, by qualified names. ``model.provider`` checks the values."""
 
-    node: Mapping[str, object] = field(default_factory=dict)
-    by_mac: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    node: Mapping[str, Any] = field(default_factory=dict)
+    by_mac: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys are lower case with colons."""
-    by_rdma: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    by_rdma: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By the name of the RDMA device."""
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By hardware address: what the cloud's network needs of a NIC, as a claim would write it."""
+
+
+class Remembered(Struct, frozen=True):
+    """What the attributes are made of, as of the last answer. Without a cloud it is the labels alone."""
+
+    boot_id: str
+    provider: CloudProvider
+    answer: CloudFacts
+    labels: Mapping[str, str]
 
 
 def get_text(answer: object, *path: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from dranet.providers.cloud.answers import CloudFacts, canonical_mac, get_text, known
-from dranet.providers.cloud.metadata import MetadataClient
+from dranet.providers.cloud.metadata import MetadataClient, read_all
 
 _DOMAIN = "aws.dra.net"
 _TTL = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
@@ -33,13 +33,10 @@ LABELS = {
 async def read(client: MetadataClient) -> CloudFacts:
     token = await client.read_text("/latest/api/token", _TTL, method="PUT")
     headers = {"X-aws-ec2-metadata-token": _check_token(token)}
-    identity, group, partition, listed = await asyncio.gather(
-        client.read_object("/latest/dynamic/instance-identity/document", headers),
-        client.read_optional(f"{_ROOT}/placement/group-name", headers),
-        client.read_optional(f"{_ROOT}/placement/partition-number", headers),
-        client.read_optional(f"{_MACS}/", headers),
-    )
-    zone_id = await client.read_optional(f"{_ROOT}/placement/availability-zone-id", headers)
+    identity = await client.read_object("/latest/dynamic/instance-identity/document", headers)
+    placement = ("group-name", "partition-number", "availability-zone-id")
+    paths = (f"{_MACS}/", *(f"{_ROOT}/placement/{name}" for name in placement))
+    listed, group, partition, zone_id = await read_all(client.read_optional(path, headers) for path in paths)
     macs = [mac for line in listed.split()[:_MAX_MACS] if (mac := canonical_mac(line.rstrip("/")))]
     limit = asyncio.Semaphore(_PARALLEL)
 
@@ -48,7 +45,7 @@ async def read(client: MetadataClient) -> CloudFacts:
             subnet = await client.read_optional(f"{_MACS}/{mac}/subnet-id", headers)
             return subnet, await client.read_optional(f"{_MACS}/{mac}/network-card", headers)
 
-    interfaces = dict(zip(macs, await asyncio.gather(*map(read_interface, macs)), strict=True))
+    interfaces = dict(zip(macs, await read_all(map(read_interface, macs)), strict=True))
     return parse(identity, zone_id, group, partition, interfaces)
 
 

@@ -7,11 +7,10 @@ https://cloud.google.com/compute/docs/instances/use-compact-placement-policies#v
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 from dranet.providers.cloud.answers import CloudFacts, canonical_mac, get_entries, get_text, join, known
-from dranet.providers.cloud.metadata import MetadataClient
+from dranet.providers.cloud.metadata import MetadataClient, read_all
 
 _ROOT = "/computeMetadata/v1/instance"
 _HEADERS = {"Metadata-Flavor": "Google"}
@@ -20,10 +19,12 @@ _DOMAIN = "gce.dra.net"
 
 
 async def read(client: MetadataClient) -> CloudFacts:
-    machine, interfaces, host = await asyncio.gather(
-        client.read_text(f"{_ROOT}/machine-type", _HEADERS),
-        client.read_json(f"{_ROOT}/network-interfaces/?recursive=true&alt=json", _HEADERS),
-        client.read_optional(f"{_ROOT}/attributes/physical_host", _HEADERS),
+    machine, interfaces, host = await read_all(
+        [
+            client.read_text(f"{_ROOT}/machine-type", _HEADERS),
+            client.read_json(f"{_ROOT}/network-interfaces/?recursive=true&alt=json", _HEADERS),
+            client.read_optional(f"{_ROOT}/attributes/physical_host", _HEADERS),
+        ]
     )
     return parse(machine, interfaces, host)
 

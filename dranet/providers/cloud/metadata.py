@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
 import dranet
 from dranet.errors import ProtocolError, ProviderError, Reason
@@ -20,6 +20,21 @@ EXCHANGE_SECONDS = 2.0
 """The service answers from the same host; the documentation of each cloud calls a second slow."""
 MAX_BODY_BYTES = 256 << 10
 _NOT_FOUND = 404
+
+
+_T = TypeVar("_T")
+
+
+async def read_all(reads: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """All at once, in their order. When one fails the others end: the next turn must not meet them."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(read) for read in reads]
+    except* ProviderError as errors:
+        failures = errors.exceptions
+    else:
+        return [task.result() for task in tasks]
+    raise failures[0]
 
 
 class MetadataClient:

@@ -7,11 +7,10 @@ Source: "Getting Instance Metadata"
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 from dranet.providers.cloud.answers import CloudFacts, get_text, known
-from dranet.providers.cloud.metadata import MetadataClient
+from dranet.providers.cloud.metadata import MetadataClient, read_all
 
 _DOMAIN = "oke.dra.net"
 _HEADERS = {"Authorization": "Bearer Oracle"}
@@ -27,8 +26,8 @@ _UNIQUE_LENGTH = 60
 
 
 async def read(client: MetadataClient) -> CloudFacts:
-    host, instance = await asyncio.gather(
-        client.read_object("/opc/v2/host/", _HEADERS), client.read_object("/opc/v2/instance/", _HEADERS)
+    host, instance = await read_all(
+        client.read_object(f"/opc/v2/{part}/", _HEADERS) for part in ("host", "instance")
     )
     return parse(host, instance)
 

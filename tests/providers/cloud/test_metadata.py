@@ -14,7 +14,7 @@ from dranet.errors import ProviderError
 from dranet.model.provider import check_attributes
 from dranet.providers.cloud import alibaba, aws, azure, gce, metadata, oke
 from dranet.providers.cloud.answers import CloudFacts, canonical_mac
-from dranet.providers.cloud.metadata import MetadataClient
+from dranet.providers.cloud.metadata import MetadataClient, read_all
 from testbed.cloud import MetadataService, Mischief, serve_metadata
 from tests.providers.cloud.machines import MACHINES, Machine
 
@@ -101,6 +101,19 @@ def test_azure_routes_by_source_as_in_dranet() -> None:
 def test_gce_publishes_the_machine_type_although_a_network_has_an_odd_name() -> None:
     facts = gce.parse("projects/1/machineTypes/a3", [{"mac": "42:01:00:00:00:01", "network": "odd"}], "")
     assert facts == CloudFacts({"gce.dra.net/machineType": "a3"}, {"42:01:00:00:00:01": {}})
+
+
+async def test_when_one_read_fails_the_others_end() -> None:
+    async def wait() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def fail() -> str:
+        raise ProviderError("status 500")
+
+    with pytest.raises(ProviderError, match="status 500"):
+        await read_all([wait(), fail(), wait()])
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_nobody_there_is_an_error() -> None:

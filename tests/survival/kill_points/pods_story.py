@@ -14,7 +14,7 @@ from tests.survival.verification import Verdict
 _OF_THREE = frozenset(
     {
         Failpoint.PREPARE_PROFILE_NOTED,
-        Failpoint.PREPARE_PROFILE_GIVEN,
+        Failpoint.PREPARE_PROFILE_OBTAINED,
         Failpoint.PREPARE_LEASE_TAKEN,
         Failpoint.ATTACH_SUBLINK_UNNAMED,
         Failpoint.ATTACH_SUBLINK_CREATED,
