@@ -50,7 +50,7 @@ def test_the_sum_of_all_limits_is_never_above_the_port(
     held: list[dict[str, Any]] = []
     steps: list[LimitRate] = []
     for number, (amount, limits) in enumerate(asked):
-        exactly = {"capacity": {"requests": {BANDWIDTH: amount}}} if amount else {}
+        exactly: dict[str, Any] = {"capacity": {"requests": {BANDWIDTH: amount}}} if amount else {}
         body = claim(request(**exactly), name=f"c{number}")
         with suppress(Unschedulable):
             (result,) = results(body, slices=slices, in_use=read_devices_in_use(held))
