@@ -411,7 +411,7 @@ class Settings(Struct, frozen=True):
         None,
         _bit_rate,
         "bits per second of a shared device that reports no speed, as in many virtual machines, e.g. 100G; "
-        "empty: such a device has no bandwidth to request until its speed is known",
+        "empty: such a device is not offered until its speed is known, while bandwidth is counted",
     )
     attributes_file: Path | None = _setting(
         None,

@@ -182,7 +182,10 @@ def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
 def _bandwidth_to_json(bandwidth: Bandwidth) -> JsonObject:
     """Numbers without a suffix: a server keeps the spelling, and only the value is compared."""
     step = str(BANDWIDTH_STEP)
-    policy = {"default": str(bandwidth.default), "validRange": {"min": step, "step": step}}
+    limits = {"min": step}
+    if bandwidth.total > BANDWIDTH_STEP:  # a step beyond the capacity is invalid, and costs the whole slice
+        limits["step"] = step
+    policy = {"default": str(bandwidth.default), "validRange": limits}
     return {"value": str(bandwidth.total), "requestPolicy": policy}
 
 

@@ -282,6 +282,8 @@ def _decide_by_policy(device: Device, policy: Policy) -> Decision:
     if policy.shared is not None and device.kind is DeviceKind.NIC:
         device, added = _share(device, added, policy.shared)
         device = replace(device, bandwidth=_find_bandwidth(device, policy))
+        if device.shared and policy.default_bandwidth is not None and device.bandwidth is None:
+            return Decision(device, False, _UNCOUNTABLE, warnings=added.warnings)
     try:
         if policy.filter is None or policy.filter.matches(device.attributes):
             return Decision(device, True, _OFFERED[device.kind], warnings=added.warnings)
@@ -312,6 +314,12 @@ def _find_bandwidth(device: Device, policy: Policy) -> Bandwidth | None:
     total = known or policy.assumed_bandwidth or 0
     return Bandwidth(total, min(policy.default_bandwidth, total)) if total else None
 
+
+_UNCOUNTABLE = (
+    "has reported no speed since the driver started, so the bandwidth of its shares cannot be counted; "
+    "assumed_bandwidth would offer it"
+)
+"""Without a capacity each claim would get a share that counts for nothing and has no limit."""
 
 _MAX_JUDGED = 4096
 """So many devices are remembered; names that come and go must not fill the memory."""

@@ -74,7 +74,9 @@ class PolicySource:
             return
         self._stamp = stamp
         try:
-            self._policy = replace(self._policy, rules=self._read(file))
+            policy = replace(self._policy, rules=self._read(file))
+            policy.speeds.update(self._policy.speeds)
+            self._policy = policy
         except SettingsError as error:
             self.failed_reads += 1
             if str(error) != self.problem:

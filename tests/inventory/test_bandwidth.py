@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from dranet.cluster.slice_plan import Feature, build_pages, withhold
+from dranet.desk.kubeapi.validation_slice import _validate_capacities
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices
@@ -47,9 +49,24 @@ def test_the_speed_of_the_port_is_its_capacity() -> None:
 
 def test_a_pulled_cable_takes_no_capacity_away() -> None:
     policy = Policy(shared=Everything(), default_bandwidth=GIGABIT)
-    assert offer(port(None), policy).bandwidth is None, "its speed was never known"
     offer(port(), policy)
     assert offer(port(None), policy).bandwidth == Bandwidth(100 * GIGABIT, GIGABIT)
+
+
+def test_a_port_whose_speed_was_never_known_is_not_offered_because_its_shares_would_not_be_counted() -> None:
+    policy = Policy(shared=Everything(), default_bandwidth=GIGABIT)
+    (decision,) = take_inventory(port(None), {}, policy)
+    assert not decision.published
+    assert "assumed_bandwidth" in decision.reason
+    assert offer(port(), policy).bandwidth, "once it is up, it is offered"
+
+
+@pytest.mark.parametrize("speed_mbps", [1, 2, 10, 100_000, 4_294_967])
+def test_the_slice_of_a_port_of_any_speed_is_valid(speed_mbps: int) -> None:
+    policy = Policy(shared=Everything(), default_bandwidth=GIGABIT)
+    (page,) = build_pages(build_slices([offer(port(speed_mbps), policy)], policy))
+    (causes,) = [list(_validate_capacities("capacity", body["capacity"], shared=True)) for body in page]
+    assert not causes
 
 
 def test_a_port_without_a_speed_has_the_one_that_the_operator_assumes() -> None:
