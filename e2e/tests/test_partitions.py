@@ -10,7 +10,7 @@ import pytest_asyncio
 from dranet.cluster import paths
 from dranet.cluster.capabilities import ask_capabilities
 from dranet.cluster.client import ApiClient
-from dranet.cluster.slice_plan import DesiredPool, Feature, build_pages, plan_sync
+from dranet.cluster.slice_plan import CreateSlice, DesiredPool, Feature, build_pages, plan_sync
 from dranet.model.device import CounterUse, Device, DeviceKind
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
@@ -35,7 +35,8 @@ async def part_classes(api: ApiClient, live: LiveCluster) -> AsyncIterator[None]
         for name in ("pf", *(f"vf-{i}" for i in range(PARTS)))
     ]
     desired = DesiredPool(DRIVER, node, f"{node}-parts", build_pages([devices]))
-    made = [await api.create(paths.RESOURCE_SLICES, write.body) for write in plan_sync((), desired).writes]
+    creates = [write for write in plan_sync((), desired).writes if isinstance(write, CreateSlice)]
+    made = [await api.create(paths.RESOURCE_SLICES, write.body) for write in creates]
     classes = [_device_class("part-pf", "false"), _device_class("part-vf", "true")]
     for one in classes:
         await api.apply(_path(one), one, field_manager="dranet-e2e")
