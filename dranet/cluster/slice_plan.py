@@ -81,7 +81,7 @@ def withhold(page: Page, features: Collection[Feature]) -> Page:
 
 
 def withhold_all(pages: Sequence[Page], features: Collection[Feature]) -> tuple[Page, ...]:
-    """The pages without these fields. A page of counter sets without them is none; it is among the last."""
+    """The pages without these fields. A page of counter sets is left out; it is among the last."""
     stripped = ((page, withhold(page, features)) for page in pages)
     return tuple(kept for page, kept in stripped if kept or not page)
 

@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from dranet.cluster.claims import fetch_claim, fetch_claim_for_node, fetch_other_results
 from dranet.cluster.client import ApiClient
@@ -22,25 +21,30 @@ from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
-from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
 from dranet.driver.features import judge_all, judge_virtual_functions
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
-from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, HealthObserver, build_rules
+from dranet.driver.health import (
+    HEALTH_ECHO_SECONDS,
+    HealthCallbacks,
+    HealthFile,
+    HealthMonitor,
+    HealthObserver,
+    build_rules,
+)
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
-from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
+from dranet.driver.optional_services import OptionalServices
 from dranet.driver.prepare import ClaimReassigner, ClaimState, PrepareListeners, Preparer, PrepareSources
 from dranet.driver.probes.http import Access, TokenReviews
 from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
-from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile import (
     ActionLog,
@@ -54,7 +58,6 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import RecentEvents, Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.status_page.source import PageSource, StatusSources
-from dranet.driver.virtual_functions import VirtualFunctions
 from dranet.errors import Reason
 from dranet.kernel.attachment.checks import UplinkRules
 from dranet.kernel.discovery.scan import ProtectedAddress
@@ -64,24 +67,16 @@ from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
-from dranet.model.device import Device
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, Lldp, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
-if TYPE_CHECKING:
-    from dranet.driver.lldp import HeardNeighbours, LldpdNeighbours
 
-HEALTH_ECHO_SECONDS = 1.0
-"""The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
-that the instance is gone; it is reported again after this time."""
-
-
-class Services:
+class Services(OptionalServices):
     """Nothing runs yet, and no file is open. To be made on the event loop that they will run on."""
 
     def __init__(
@@ -110,8 +105,8 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
-        for name, value in vars(type(self)).items():
-            if isinstance(value, cached_property):
+        for name in dir(type(self)):
+            if isinstance(getattr(type(self), name), cached_property):
                 getattr(self, name)
 
     # --- what is kept: records, gates, files of containers ---
@@ -172,43 +167,6 @@ class Services:
         )
 
     @cached_property
-    def cloud(self) -> CloudWatch:
-        settings = self.settings
-        return CloudWatch(
-            CloudRules(settings.cloud_provider, settings.node_label_attributes, settings.sysfs_root),
-            CloudMemory(settings.state_dir / "cloud.json", self._boot_id),
-            self._metrics.cloud,
-            on_change=self._look_again,
-        )
-
-    @cached_property
-    def providers(self) -> Providers:
-        return Providers(
-            self.settings,
-            self.cloud,
-            self.store,
-            self._metrics,
-            self._get_offered_devices,
-            on_change=self._look_again,
-        )
-
-    def _get_offered_devices(self) -> Iterable[Device]:
-        return self.inventory.view.offered.values()
-
-    @cached_property
-    def neighbours(self) -> HeardNeighbours | LldpdNeighbours | None:
-        if self.settings.lldp is Lldp.OFF or not self._reader.is_live:
-            return None
-        from dranet.driver.lldp import open_source
-
-        return open_source(self.settings, lambda: self.leadership.state is InstanceState.LEADER)
-
-    async def follow_neighbours(self) -> None:
-        """Hear the switches while the driver runs."""
-        if self.neighbours is not None:
-            await self.neighbours.run(self._look_again)
-
-    @cached_property
     def publish(self) -> PublishLoop:
         publish = PublishLoop(
             self.inventory,
@@ -258,21 +216,6 @@ class Services:
                 on_taints=self._note_taints,
                 is_leader=lambda: self.leadership.state is InstanceState.LEADER,
             ),
-        )
-
-    @cached_property
-    def virtual_functions(self) -> VirtualFunctions | None:
-        """``None`` without a file of rules, and where facts are those of another machine."""
-        if self.settings.virtual_functions_file is None or not self._reader.is_live:
-            return None
-        return VirtualFunctions(
-            self.settings.node_name,
-            self.inventory,
-            self.store,
-            self._work,
-            self._announcer,
-            self._metrics,
-            self._look_again,
         )
 
     def _note_scan(self) -> None:
@@ -429,17 +372,6 @@ class Services:
         return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
 
     @cached_property
-    def _ipam(self) -> Ipam:
-        return Ipam(
-            self.store,
-            self._boot_id,
-            self._announcer,
-            self._metrics,
-            IpamClient(self.settings.cni_bin_dirs),
-            open_ipam_file(self.settings),
-        )
-
-    @cached_property
     def reassigner(self) -> ClaimReassigner:
         return ClaimReassigner(self._preparer.reassign)
 
@@ -530,13 +462,6 @@ class Services:
             self._preparer.finish,
             self.settings.reconcile_seconds,
         )
-
-    async def _look_outside(self) -> None:
-        """At what was taken for claims outside of the node."""
-        try:
-            await self._ipam.look(self._work)
-        finally:
-            await self.providers.look(self._work)
 
     # --- instances: which of them leads, and how one leaves ---
 

@@ -61,7 +61,6 @@ class VirtualFunctions:
         announcer: Announcer,
         metrics: Metrics,
         on_change: Callable[[], None],
-        open_writer: Callable[[], AbstractContextManager[VfWriter]] = _open_writer,
     ) -> None:
         """``on_change`` is called when functions came or went."""
         self._node_name = node_name
@@ -71,7 +70,6 @@ class VirtualFunctions:
         self._announcer = announcer
         self._shown = metrics.virtual_functions
         self._on_change = on_change
-        self._open_writer = open_writer
         self._news = asyncio.Event()
         self._last: dict[str, tuple[PfTarget, str, float]] = {}
         """By PCI address: what was done or refused, the answer, and until when it counts."""
@@ -137,7 +135,7 @@ class VirtualFunctions:
             self._on_change()
 
     def _write(self, target: PfTarget) -> tuple[int, list[str]]:
-        with self._open_writer() as writer:
+        with _open_writer() as writer:
             if target.changes_count:
                 writer.write_count(target.address, target.count, autoprobe=target.autoprobe)
                 log.info(

@@ -35,7 +35,11 @@ BIND_ADDRESS = (
 )
 """Checked by a template, whose message explains what does not match."""
 
+_BIT_RATE = ("^([1-9][0-9]{0,5}[MGT])?$", "write megabits, gigabits or terabits per second, as in 500M or 10G")
+
 _PATTERNS: Mapping[str, tuple[str, str]] = {
+    "assumed_bandwidth": _BIT_RATE,
+    "default_bandwidth": _BIT_RATE,
     "driver_name": (
         r"^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
         "write a domain name in small letters, as in nic.example.com",

@@ -52,7 +52,7 @@ _OFFLOAD_SIZES = {
 
 
 _BURSTS_PER_SECOND = 20
-"""Of counted bandwidth a burst is at most what it carries in 50 ms, as long as the queue before the limit."""
+"""A burst of counted bandwidth is at most what it carries in 50 ms, which is the queue before the limit."""
 
 
 def plan_link(inputs: PlanInput) -> MoveLink | CreateLink:
