@@ -35,7 +35,6 @@ from dranet.driver.health import (
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
-from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
@@ -365,11 +364,6 @@ class Services(OptionalServices):
         """Look at the Node again: no watch reports a device plugin that has come since."""
         if self.settings.publish_gpus is PublishGpus.AUTO:
             await self.gpu_inquiry.look()
-
-    @cached_property
-    def leases(self) -> Leases:
-        on_links = self._metadata.links_changed
-        return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:

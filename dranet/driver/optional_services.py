@@ -1,4 +1,4 @@
-"""Services that do something only where a setting asks for it: clouds and webhooks, sources of addresses,
+"""Services that work only where a setting or a claim asks for it: clouds and webhooks, sources of addresses,
 neighbours by LLDP, virtual functions. The rest of :class:`dranet.driver.assembly.Services` builds on them.
 """
 
@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dranet.driver.attachments import Attachments
 from dranet.driver.cloud import CloudMemory, CloudRules, CloudWatch
 from dranet.driver.instances.leader import InstanceState, Leadership
 from dranet.driver.instances.members import WorkLocks
 from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
+from dranet.driver.leases import Leases
+from dranet.driver.metadata import DeviceMetadata
 from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory
 from dranet.driver.reports.announcer import Announcer
@@ -41,6 +44,12 @@ class OptionalServices(ABC):
     @property
     @abstractmethod
     def leadership(self) -> Leadership: ...
+    @property
+    @abstractmethod
+    def attachments(self) -> Attachments: ...
+    @property
+    @abstractmethod
+    def _metadata(self) -> DeviceMetadata: ...
     @property
     @abstractmethod
     def _announcer(self) -> Announcer: ...
@@ -101,6 +110,11 @@ class OptionalServices(ABC):
             self._metrics,
             self._look_again,
         )
+
+    @cached_property
+    def leases(self) -> Leases:
+        on_links = self._metadata.links_changed
+        return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
 
     @cached_property
     def _ipam(self) -> Ipam:
