@@ -385,10 +385,11 @@ def _judge(configs: Sequence[_Config], namespace: str, has_profiles: bool) -> tu
         problems.append(ConfigProblem(("profile",), "must not be set: no profile provider is configured"))
     policies = [config.policy for config in configs if config.policy]
     lines = [_place(problem, configs) for problem in problems]
+    without = None
     if policies:
         without, _ = decode(NetworkConfig, _merge_plain(configs))  # the lists are the claim's own
-        breaches = find_breaches(policies, _merge_plain(asked), without or effective, namespace)
-        lines += (_origin(breach.path, asked).describe(breach) for breach in breaches)
+    breaches = find_breaches(policies, _merge_plain(asked), without or effective, namespace)
+    lines += (_origin(breach.path, asked).describe(breach) for breach in breaches)
     return effective or NetworkConfig(), lines
 
 

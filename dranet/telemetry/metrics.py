@@ -265,7 +265,7 @@ class CloudMetrics:
         )
         self.answered = r.gauge(
             "dranet_cloud_answered_timestamp_seconds",
-            "Unix time of the cloud's last answer; the attributes are those of that answer",
+            "Unix time in seconds of the cloud's last answer; the attributes are those of that answer",
             provider,
         )
 
@@ -280,7 +280,7 @@ class AttachMetrics:
             {
                 "step": "`move-link`, `create-link`, `set-link`, `set-ethtool`, `set-sysctl`, `set-token`, "
                 "`join-vrf`, `remove-programs`, `add-address`, `set-up`, `set-cpu-locality`, `add-route`, "
-                "`add-neighbour`, `add-rule`, `limit-rate`, `move-rdma`"
+                "`add-neighbour`, `add-rule`, `limit-rate`, `move-rdma`, `set-vf`"
             },
             SHORT_BUCKETS,
         )
@@ -363,7 +363,7 @@ class WebhookMetrics:
         )
         self.answered = r.gauge(
             "dranet_webhook_answered_timestamp_seconds",
-            "Unix time of the oldest of the webhook provider's answers that are in use, one for each device",
+            "Unix time in seconds of the oldest answer of the webhook provider that is in use",
             {"url": "of the provider"},
         )
         self.requests = r.counter(
@@ -393,20 +393,20 @@ class WebhookMetrics:
 class VirtualFunctionMetrics:
     def __init__(self, r: Recorder) -> None:
         r = r.of(Group.INVENTORY)
-        device = {"device": "of the physical function"}
+        function = {"physical_function": "name of its device"}
         self._desired = r.gauge(
             "dranet_virtual_functions_desired",
             "Virtual functions that a rule of [the file](../guides/virtual-functions.md) wants",
-            device,
+            function,
         )
         self._observed = r.gauge(
-            "dranet_virtual_functions", "Virtual functions of a physical function with a rule", device
+            "dranet_virtual_functions", "Virtual functions of a physical function with a rule", function
         )
         self._blocked = r.gauge(
             "dranet_virtual_functions_blocked",
             "1 if a physical function or its virtual functions cannot be as the rule wants them now, because "
             "they are in use or their driver refuses; else 0",
-            device,
+            function,
         )
 
     def show(self, states: Iterable[tuple[str, int, int, bool]]) -> None:

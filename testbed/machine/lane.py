@@ -32,6 +32,7 @@ TESTS = (
     "tests/machine/test_doctor.py",
     "tests/kernel/test_parameter_effects.py::test_management_devices_are_the_files_that_the_kernel_has",
     "tests/machine/test_uplink.py",
+    "tests/machine/test_virtual_functions.py",
     "tests/machine/test_pinned_links.py",
     "tests/machine/test_moves.py",
     "tests/machine/test_metadata.py",

@@ -24,6 +24,7 @@ EVERYTHING: JsonObject = {
     },
     "allowMultipleAllocations": True,
     "taints": [HARD, SOFT],
+    "consumesCounters": [{"counterSet": "port", "counters": {"parts": {"value": "1"}}}],
 }
 
 
@@ -38,6 +39,7 @@ def test_a_device_with_every_field_has_every_feature_and_a_plain_one_has_none() 
         (Feature.TAINTS, "taints", None),
         (Feature.OBSERVED_TAINTS, "taints", [HARD]),
         (Feature.SHARED_DEVICES, "allowMultipleAllocations", None),
+        (Feature.COUNTERS, "consumesCounters", None),
         (Feature.LIST_ATTRIBUTES, "attributes", {NUMA: {"int": 1}, "dra.net/mtu": {"int": 1500}}),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +81,11 @@ def test_a_field_that_is_lost_matters_only_to_who_wants_it(support: Support) -> 
 @pytest.mark.parametrize("feature", Feature)
 def test_each_field_that_is_wanted_and_lost_says_why_and_what_to_do(feature: Feature) -> None:
     wanting = Settings(
-        list_attributes=True, shared_devices="true", health_taints=HealthTaints.NONE, node_name="n"
+        list_attributes=True,
+        shared_devices="true",
+        health_taints=HealthTaints.NONE,
+        node_name="n",
+        virtual_functions_file=Path("/etc/dranet/virtual-functions.yaml"),
     )
     assert find_wanted(wanting) == set(Feature)
     (finding,) = [

@@ -11,6 +11,7 @@ from dranet.driver.metrics.scrape import write_devices, write_pods
 from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters import PORT_COUNTERS, CountedLink, PortReading, Traffic
 from dranet.kernel.netlink.tc import Pauses
+from dranet.model.attributes import RAIL
 from dranet.model.facts import Distance, Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
@@ -182,7 +183,11 @@ def test_a_pcie_link_is_told_with_the_most_that_card_and_slot_can_and_asleep_not
 
 
 def test_every_declared_series_of_devices_and_pods_can_be_shown_and_no_other() -> None:
-    node = Node([nic(0, rdma=True), nic(1, rdma=True)])
+    cabled = [
+        replace(one, attributes={**one.attributes, RAIL.qualified: rail})
+        for rail, one in enumerate((nic(0, rdma=True), nic(1, rdma=True)))
+    ]
+    node = Node(cabled)
     record = node.add_pod("worker", [nic(1, rdma=True)], ifindex=7)
     node.gpus = [gpu(1)]
     node.verdicts[record.pod.uid] = {(record.claim.uid, 0): with_gpus(near(), gpu_device(gpu(1)))}

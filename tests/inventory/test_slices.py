@@ -57,7 +57,7 @@ def test_of_everything_there_is_what_comes_last_by_its_place_gives_way() -> None
     own = {a.RAIL.qualified, *(f"example.com/own{i:02}" for i in range(5))}
 
     assert fitted.kept.keys() == {*places[:26], *own}
-    assert fitted.left_out == dict.fromkeys(places[27:], NO_ROOM)
+    assert fitted.left_out == dict.fromkeys(places[26:], NO_ROOM)
 
 
 VOLATILE = {"dra.net/ipv4", "dra.net/ipv6", "dra.net/tcFilterNames", "dra.net/tcxProgramNames"}

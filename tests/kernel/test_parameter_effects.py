@@ -903,6 +903,20 @@ SETTINGS: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
             f"{RUNTIME}::test_a_container_has_its_nic_and_opens_its_rdma_node",
         ),
     ),
+    "interface.ipam": Elsewhere(
+        "addresses of a plugin or a pool, which are set as those of the claim are",
+        (
+            "tests/driver/test_prepare_ipam.py::test_the_pod_gets_addresses_routes_and_gateway_of_the_plugin",
+            "tests/driver/test_prepare_ipam.py::test_whatever_happens_the_plugin_has_what_prepared_claims_have",
+        ),
+    ),
+    **{
+        f"interface.vf.{name}": Elsewhere(
+            "administered through a physical function, which only the virtual machine has",
+            ("tests/machine/test_virtual_functions.py::test_a_function_is_administered_for_its_pod_and_restored",),
+        )
+        for name in ("trust", "spoofCheck", "vlan", "qos", "minTxRate", "maxTxRate", "linkState")
+    },
     "rdma.memlock": Elsewhere(
         "a limit of the container's processes",
         (

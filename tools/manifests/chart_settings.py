@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dranet.settings import DECLARATIONS, Choice, Declaration, Seconds
+from dranet.settings import DECLARATIONS, Choice, CloudProvider, Declaration, Seconds
 
 Schema = Mapping[str, Any]
 
@@ -35,11 +35,29 @@ BIND_ADDRESS = (
 )
 """Checked by a template, whose message explains what does not match."""
 
-_BIT_RATE = ("^([1-9][0-9]{0,5}[MGT])?$", "write megabits, gigabits or terabits per second, as in 500M or 10G")
+_BIT_RATE = (
+    "^([1-9][0-9]{0,5}[MGT])?$",
+    "write megabits, gigabits or terabits per second, as in 500M or 10G",
+)
+
+_DRANETS_CLOUDS = ("GCE", "AWS", "AZURE", "OKE", "ALIBABA", "CKS", "NONE")
+_PLAIN = "([A-Za-z0-9_ ./:-][?]?)*"
+"""A part of a regular expression that cannot be wrong."""
+
+_LABEL_RULE = (
+    "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+    "=([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$"
+)
 
 _PATTERNS: Mapping[str, tuple[str, str]] = {
     "assumed_bandwidth": _BIT_RATE,
     "default_bandwidth": _BIT_RATE,
+    "expected_rails": ("^[A-Za-z0-9_.:-]{1,40}=[0-9]{1,9}$", "write INTERFACE=RAIL, as in eth0=0"),
+    "node_label_attributes": (_LABEL_RULE, "write LABEL=ATTRIBUTE, as in example.com/rack=rack"),
+    "rail_pattern": (
+        rf"^([\^]?{_PLAIN}\(\\d\+\){_PLAIN}[$]?)?$",
+        r"write plain text with one (\d+) for the number of the rail, as in ^leaf-(\d+)",
+    ),
     "driver_name": (
         r"^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
         "write a domain name in small letters, as in nic.example.com",
@@ -85,6 +103,8 @@ def _schema_of(setting: Declaration) -> dict[str, Any]:
         case Choice(choices):
             words: list[str | bool] = [choice.value for choice in choices]
             return {"enum": [*words, False] if "off" in words else words}  # a bare `off` is false in YAML
+    if setting.name == "cloud_provider":  # also as DraNet spells them, and a bare `off`
+        return {"enum": [*(one.value for one in CloudProvider), *_DRANETS_CLOUDS, False]}
     if setting.name == "bind_address":
         return {"type": ["string", "integer"]}
     schema = _by_default(setting.default)

@@ -136,7 +136,7 @@ mounts by name). A plugin's own folders are found in its configuration. */}}
 {{- range $name, $value := include "dranet.snake" .root.Values.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- range $name, $value := include "dranet.snake" .pool.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- if concat .root.Values.attributes (.pool.attributes | default list) }}{{ $_ := set $all "attributes_file" "/etc/dranet/attributes.yaml" }}{{ end -}}
-{{- if concat (.pool.virtualFunctions | default list) .root.Values.virtualFunctions }}{{ $_ := set $all "virtual_functions_file" "/etc/dranet/virtual-functions.yaml" }}{{ end -}}
+{{- if concat (.pool.virtualFunctions | default list) (.root.Values.virtualFunctions | default list) }}{{ $_ := set $all "virtual_functions_file" "/etc/dranet/virtual-functions.yaml" }}{{ end -}}
 {{- if include "dranet.ipam" . | fromJson }}{{ $_ := set $all "ipam_file" "/etc/dranet/ipam.json" }}{{ end -}}
 {{- with .root.Values.metrics -}}
 {{- if .tls.secretName }}{{ $_ := set $all "metrics_tls_cert" "/etc/dranet-tls/tls.crt" }}{{ $_ := set $all "metrics_tls_key" "/etc/dranet-tls/tls.key" }}{{ end -}}

@@ -27,6 +27,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "interface.ipvlan.flag": {"interface": {"type": "ipvlan"}},
     "interface.vlan.id": {"interface": {"type": "vlan"}},
     "interface.vlan.protocol": {"interface": {"type": "vlan", "vlan": {"id": 100}}},
+    "interface.vf.qos": {"interface": {"vf": {"vlan": 100}}},
     "interface.vrf.table": {"interface": {"vrf": {"name": "red"}}},
     "interface.rateLimit.egress.burst": {"interface": {"rateLimit": {"egress": {"rate": "1G"}}}},
     "interface.rateLimit.ingress.burst": {"interface": {"rateLimit": {"ingress": {"rate": "1G"}}}},

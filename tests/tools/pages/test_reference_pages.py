@@ -8,6 +8,7 @@ import pytest
 
 from dranet.errors import Reason
 from dranet.model.attributes import CATALOGUE
+from dranet.model.cloud_attributes import CLOUD_CATALOGUE
 from tools.pages.reference import attributes_page, build_pages
 
 FOLDER = Path(__file__).parents[3] / "docs"
@@ -21,7 +22,7 @@ def test_the_page_is_not_stale(name: str) -> None:
 def test_the_page_of_attributes_shows_stability_and_place() -> None:
     rows = [line for line in attributes_page().splitlines() if line.startswith("| `")]
 
-    assert len(rows) == len(CATALOGUE)
+    assert len(rows) == len(CATALOGUE) + len(CLOUD_CATALOGUE)
     assert sum(row.endswith("| always |") for row in rows) == 7
     (row,) = [row for row in rows if row.startswith("| `dra.net/rdmaDevice` |")]
     assert row.endswith("| the device has no RDMA device | as in DraNet | 8 |")
