@@ -70,6 +70,14 @@ class DeviceMetrics(StrEnum):
     PODS = "pods"
 
 
+class AddressConflicts(StrEnum):
+    """What happens where an address is in use elsewhere; ``off`` does not look."""
+
+    OFF = "off"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
 class HealthTaints(StrEnum):
     """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
 
@@ -330,6 +338,12 @@ class Settings(Struct, frozen=True):
         (Path("/opt/cni/bin"),),
         _absolute_paths,
         "folders in which the CNI IPAM plugins of ipam_file are looked for, in this order",
+    )
+    address_conflicts: AddressConflicts = _setting(
+        AddressConflicts.OFF,
+        Choice(AddressConflicts),
+        "ask the link's network, when a claim is prepared, whether its addresses are in use (ARP and ND "
+        "probes, about a second): off, warn (an Event), or refuse, which starts the pod once they are free",
     )
     prefer_attributes: tuple[str, ...] = _setting(
         (),

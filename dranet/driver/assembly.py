@@ -33,7 +33,14 @@ from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
-from dranet.driver.prepare import ClaimReassigner, ClaimState, PrepareListeners, Preparer, PrepareSources
+from dranet.driver.prepare import (
+    AddressCheck,
+    ClaimReassigner,
+    ClaimState,
+    PrepareListeners,
+    Preparer,
+    PrepareSources,
+)
 from dranet.driver.probes.http import Access, TokenReviews
 from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
@@ -61,9 +68,10 @@ from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
+from dranet.model.ipam import PoolNode
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import DeviceMetrics, PublishGpus, Settings
+from dranet.settings import AddressConflicts, DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
@@ -313,6 +321,19 @@ class Services:
     def _work(self) -> WorkLocks:
         return WorkLocks(self.store.folder)
 
+    def _find_pool_node(self) -> PoolNode:
+        targets = self.protected_addresses.targets
+        own = tuple(target.address for target in targets if target.is_own)
+        return PoolNode(self.settings.node_name, own)
+
+    def _open_conflict_check(self) -> AddressCheck | None:
+        mode = self.settings.address_conflicts
+        if mode is AddressConflicts.OFF:
+            return None
+        from dranet.driver.conflicts import ConflictCheck
+
+        return ConflictCheck(mode, self.store, self._announcer, self._metrics).check
+
     @cached_property
     def _preparer(self) -> Preparer:
         return Preparer(
@@ -326,6 +347,8 @@ class Services:
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 find_ipam=self._find_ipam,
+                find_node=self._find_pool_node,
+                check_addresses=self._open_conflict_check(),
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
             state=ClaimState(

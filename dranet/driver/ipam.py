@@ -28,7 +28,7 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DranetError, IpamError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
-from dranet.model.ipam import IpamAnswer, IpamRequest, IpamSource
+from dranet.model.ipam import AddressSource, IpamAnswer, IpamRequest, IpamSource
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore
@@ -56,7 +56,7 @@ class Obtained(Struct, frozen=True):
     addresses: Mapping[str, IpamAnswer] = field(default_factory=dict)
 
 
-def no_ipam_file(name: str) -> IpamSource:
+def no_ipam_file(name: str) -> AddressSource:
     """What an entry of the file is, where there is no file."""
     raise ClaimError(
         f"interface.ipam: {name}: this driver has no ipam_file",
@@ -64,13 +64,13 @@ def no_ipam_file(name: str) -> IpamSource:
     )
 
 
-def open_ipam_file(settings: Settings) -> Callable[[str], IpamSource]:
+def open_ipam_file(settings: Settings) -> Callable[[str], AddressSource]:
     """What finds an entry by its name, in the file as it is then. Raises SettingsError."""
     if settings.ipam_file is None:
         return no_ipam_file
     from dranet.view.ipam_file import IpamFile
 
-    return IpamFile(settings.ipam_file).find
+    return IpamFile(settings.ipam_file, settings.driver_name).find
 
 
 class IpamClient:

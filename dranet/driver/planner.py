@@ -7,10 +7,10 @@ anything. Slow look-ups belong here (:class:`NodeReader`), not in the hook.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.claims.config import choose_pod, decode_configs, select_results
@@ -34,7 +34,7 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link
-from dranet.model.ipam import IpamRequest, IpamSource
+from dranet.model.ipam import AddressSource, CniNetwork, IpamAnswer, IpamRequest, PoolNode
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.values import is_per_interface
 from dranet.model.plan import (
@@ -201,6 +201,8 @@ class DecodedClaim(Struct, frozen=True):
     ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
+    pooled: Mapping[str, IpamAnswer] = field(default_factory=dict)
+    """Addresses from pools, by :attr:`DecodedDevice.key`."""
 
 
 class Planner:
@@ -215,10 +217,12 @@ class Planner:
         device_id: Callable[[str, str], str],
         node: NodeReader,
         vendor_device: Callable[[Device], str] | None = None,
-        find_ipam: Callable[[str], IpamSource] = no_ipam_file,
+        find_ipam: Callable[[str], AddressSource] = no_ipam_file,
+        find_node: Callable[[], PoolNode] = PoolNode,
     ) -> None:
         """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty; ``find_ipam`` raises ClaimError for an unknown name."""
+        the vendor's CDI device of a GPU, or empty; ``find_ipam`` raises ClaimError for an unknown name;
+        ``find_node`` is this node as address pools number it."""
         self._driver_name = driver_name
         self._boot_id = boot_id
         self._get_offered = get_offered
@@ -227,6 +231,7 @@ class Planner:
         self._node = node
         self._vendor_device = vendor_device
         self._find_ipam = find_ipam
+        self._find_node = find_node
 
     def decode(self, claim: Claim) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
@@ -243,14 +248,18 @@ class Planner:
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
         dhcp = tuple(self._lease_requests(claim.ref, devices))
-        ipam = tuple(self._ipam_requests(claim.ref, pod, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, ipam, others)
+        sources = {d.config.interface.ipam for d in devices if d.is_link and d.config.interface.ipam}
+        found = {name: self._find_ipam(name) for name in sorted(sources)}
+        ipam = tuple(self._ipam_requests(claim.ref, pod, devices, found))
+        pooled = self._take_from_pools(claim.ref, devices, found)
+        return DecodedClaim(claim.ref, pod, devices, dhcp, ipam, others, pooled)
 
     def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
         """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
         ClaimError for what a device, or those of the pod together, cannot have (every bad field at once),
         DeviceError for one that is gone or busy, and KernelError."""
         self._check_free(decoded.claim, decoded.devices)
+        obtained = replace(obtained, addresses={**decoded.pooled, **obtained.addresses})
         devices = self._plan_all(decoded, obtained)
         record = PreparedClaim(
             decoded.claim, decoded.pod, devices, boot_id=self._boot_id, others=decoded.others
@@ -295,14 +304,19 @@ class Planner:
         return make_mac(_mac_seed(claim, decoded)) if decoded.is_on_top else own
 
     def _ipam_requests(
-        self, claim: ClaimRef, pod: PodRef, devices: Sequence[DecodedDevice]
+        self,
+        claim: ClaimRef,
+        pod: PodRef,
+        devices: Sequence[DecodedDevice],
+        sources: Mapping[str, AddressSource],
     ) -> Iterator[IpamRequest]:
         """For some plugins pod and interface are what an address belongs to, so no two may have one name."""
         others = (c for c in self._store.get_by_pod(pod.uid) if c.claim.uid != claim.uid)
         taken = {plan.pod_ifname: plan.device for other in others for plan in other.plans}
         for decoded in devices:
             interface = decoded.config.interface
-            if not decoded.is_link or not interface.ipam:
+            source = sources.get(interface.ipam or "")
+            if not decoded.is_link or not interface.ipam or not isinstance(source, CniNetwork):
                 continue
             ifname = interface.name or decoded.device.ifname
             if ifname in taken:
@@ -314,13 +328,30 @@ class Planner:
             yield IpamRequest(
                 decoded.key,
                 interface.ipam,
-                self._find_ipam(interface.ipam),
+                source,
                 f"{claim.uid}.{pod.uid}",
                 ifname,
                 pod.namespace,
                 pod.name,
                 pod.uid,
             )
+
+    def _take_from_pools(
+        self, claim: ClaimRef, devices: Sequence[DecodedDevice], sources: Mapping[str, AddressSource]
+    ) -> Mapping[str, IpamAnswer]:
+        """The caller holds the devices, so no other claim gets a share of them meanwhile."""
+        pools = {name: source for name, source in sources.items() if not isinstance(source, CniNetwork)}
+        if not pools:
+            return {}
+        from dranet.driver.pools import take_addresses
+
+        others = [plan for other in self._get_others(claim) for plan in other.plans]
+        wanted = [
+            (d.key, d.device, bool(d.result.share_id), d.config.interface.ipam or "")
+            for d in devices
+            if d.is_link
+        ]
+        return take_addresses(pools, self._find_node(), wanted, others)
 
     def _plan_all(self, decoded: DecodedClaim, obtained: Obtained) -> tuple[PreparedDevice, ...]:
         """Every device is checked before the first error is raised, so that none hides another's."""

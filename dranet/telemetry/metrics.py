@@ -198,6 +198,7 @@ class PreparePhase(StrEnum):
     FETCH = "fetch"
     DECODE = "decode"
     IPAM = "ipam"
+    PROBE = "probe"
     LEASE = "lease"
     PLAN = "plan"
     STORE = "store"
@@ -328,6 +329,14 @@ class IpamMetrics:
         )
         self.unreleased_seconds = r.gauge(
             "dranet_ipam_unreleased_seconds", "How long the oldest of them has waited; 0 without any"
+        )
+        self.conflicts = r.counter(
+            "dranet_address_conflicts",
+            "Addresses of claims that were found [in use elsewhere](../guides/address-pools.md) at Prepare",
+        )
+        self.unprobed = r.counter(
+            "dranet_address_unprobed",
+            "Devices whose network could not be asked for such conflicts: no carrier, no Ethernet",
         )
         self.failed_checks = r.gauge(
             "dranet_ipam_failed_checks",
