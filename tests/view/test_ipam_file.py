@@ -113,4 +113,4 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 @given(st.text(max_size=8), JSON)
 def test_any_value_is_an_entry_or_a_problem(name: str, value: Any) -> None:
     with suppress(IpamProblem):
-        assert parse_entry(name, value)
+        parse_entry(name, value)
