@@ -108,7 +108,7 @@ class Failpoint(StrEnum):
     RELEASE_RECORD_DELETED = "release:record-deleted"
     """Nothing on the node refers to the claim."""
     RELEASE_ADDRESS_RETURNED = "release:address-returned"
-    """A plugin has taken an address back, and the journal still has its request."""
+    """A plugin has released an address, and the journal still has its request."""
     RELEASE_BEFORE_ANSWER = "release:before-answer"
     """The kubelet has not been answered."""
 

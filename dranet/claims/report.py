@@ -228,6 +228,7 @@ DATA_KEYS = {
     "alignment": "the distance to each GPU of its pod, and the best possible "
     "([table](../guides/alignment.md#in-the-claims-status))",
     "vrf": "the VRF that it joined",
+    "ipam": "`name` of the entry of `ipam_file` that the addresses are from, and its `source`",
     "dhcp": "`server` and `leaseSeconds` of the lease that the address is from",
     "routeCount": "routes through it in the pod, without those that the kernel creates",
     "addresses": "all its addresses in CIDR form; `networkData.ips` holds 16",
@@ -264,6 +265,8 @@ def _of_plan(plan: AttachPlan) -> JsonObject:
                 known["vrf"] = step.name
     if plan.lease is not None:
         known["dhcp"] = {"server": plan.lease.server, "leaseSeconds": plan.lease.lease_seconds}
+    if plan.ipam is not None:
+        known["ipam"] = {"name": plan.ipam.name, "source": plan.ipam.source}
     return known
 
 

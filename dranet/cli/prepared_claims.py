@@ -18,6 +18,7 @@ from dranet.errors import DranetError, NotFoundError, Reason, StoreError
 from dranet.kernel.attachment.links import Side, find_link, open_host_side, open_pod_side, read_link
 from dranet.kernel.namespaces.netns import open_netns
 from dranet.model.cpus import format_cpu_list
+from dranet.model.ipam import IpamAnswer
 from dranet.model.plan import (
     RECORD_VERSION,
     AttachPlan,
@@ -267,6 +268,10 @@ def _lease(lease: DhcpLease) -> str:
     return f"{lease.address} ({f'{left} s left' if left > 0 else 'ended'})"
 
 
+def _ipam(answer: IpamAnswer) -> str:
+    return f"{', '.join(answer.addresses)} of {answer.name} ({answer.source})"
+
+
 def _gate(seen: SeenClaim) -> str:
     return "open" if seen.gate_open else "closed"
 
@@ -277,6 +282,7 @@ _COLUMNS: Mapping[str, tuple[Callable[[SeenClaim], str], bool]] = {
     "DEVICES": (lambda seen: ", ".join(device.prepared.device.name for device in seen.devices), True),
     "LINKS": (lambda seen: ", ".join(filter(None, map(_link, seen.devices))) or "-", False),
     "LEASE": (lambda seen: ", ".join(_lease(p.lease) for p in seen.record.plans if p.lease) or "-", True),
+    "IPAM": (lambda seen: ", ".join(_ipam(p.ipam) for p in seen.record.plans if p.ipam) or "-", True),
     "GATE": (_gate, True),
     "SANDBOX": (lambda seen: seen.record.sandbox_id[:13] or "-", True),
     "UID": (lambda seen: seen.record.claim.uid, True),
@@ -323,6 +329,8 @@ def _iter_device(seen: SeenDevice) -> Iterator[str]:
         yield f"steps    {', '.join(step.step for step in plan.steps)}"
     if plan.lease is not None:
         yield f"lease    {_lease(plan.lease)} of {plan.lease.server}"
+    if plan.ipam is not None:
+        yield f"ipam     {_ipam(plan.ipam)}"
     if plan.cpus is not None:
         yield from _iter_cpus(plan.steps, plan.cpus)
 
@@ -374,7 +382,7 @@ def _describe(seen: SeenClaim) -> dict[str, object]:
 
 def _describe_device(seen: SeenDevice) -> dict[str, object]:
     plan = seen.prepared.plan
-    lease = plan and plan.lease
+    lease, ipam = plan and plan.lease, plan and plan.ipam
     return {
         "name": seen.prepared.device.name,
         "request": seen.prepared.request_reference,
@@ -382,4 +390,5 @@ def _describe_device(seen: SeenDevice) -> dict[str, object]:
         "podLink": seen.pod_ifname,
         "place": str(seen.place),
         "lease": lease and {"address": lease.address, "ends": lease.obtained_at + lease.lease_seconds},
+        "ipam": ipam and {"addresses": list(ipam.addresses), "name": ipam.name, "source": ipam.source},
     }

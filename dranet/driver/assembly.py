@@ -110,7 +110,6 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
-        self._find_ipam = open_ipam_file(settings)
         for name, value in vars(type(self)).items():
             if isinstance(value, cached_property):
                 getattr(self, name)
@@ -346,7 +345,7 @@ class Services:
                 sysfs_root=self.settings.sysfs_root,
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
-                find_ipam=self._find_ipam,
+                find_ipam=self._ipam.find,
                 find_node=self._find_pool_node,
                 check_addresses=self._open_conflict_check(),
                 refresh_gpu_owners=self._ask_about_gpus,
@@ -377,6 +376,7 @@ class Services:
             self._announcer,
             self._metrics,
             IpamClient(self.settings.cni_bin_dirs),
+            open_ipam_file(self.settings),
         )
 
     @cached_property
@@ -580,7 +580,7 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served), *certificates]
+        return [*judge_all(self.settings, *peers, served, self._ipam.read_state()), *certificates]
 
     # --- calls to services that are built later than their callers ---
 

@@ -7,11 +7,12 @@ to turn on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.slice_plan import Feature
+from dranet.driver.ipam import IpamState
 from dranet.inventory.offer import ServedGpus
 from dranet.kubelet.plugin import KubeletCapabilities
 from dranet.model.findings import (
@@ -21,6 +22,10 @@ from dranet.model.findings import (
     DRA_SERVICE,
     GPU_OFFER,
     GPUS,
+    IPAM,
+    IPAM_CHECK,
+    IPAM_RELEASE,
+    IPAM_SOURCE,
     KUBELET,
     KUBELET_HEALTH,
     PATIENCE,
@@ -55,13 +60,15 @@ def judge_all(
     kubelet: KubeletCapabilities,
     runtime: RuntimeCapabilities,
     served: ServedGpus | None = None,
+    ipam: IpamState | None = None,
 ) -> list[Finding]:
-    """``served`` is ``None`` for a node without GPUs."""
+    """``served`` is ``None`` for a node without GPUs, ``ipam`` without sources of addresses."""
     return [
         *judge_api(api, settings),
         *judge_kubelet(kubelet, shares_devices=bool(settings.shared_devices)),
         *judge_runtime(runtime, settings.hook_budget_seconds),
         *(judge_gpus(settings, served) if served is not None else ()),
+        *(judge_ipam(ipam) if ipam is not None else ()),
     ]
 
 
@@ -195,6 +202,30 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
         _note(GPUS, f"{vendor}: left to {server}", GPU_OFFER) for vendor, server in served.by_vendor.items()
     ]
     return left or [ok(GPUS, "offered: no other driver serves them", GPU_OFFER)]
+
+
+def judge_ipam(state: IpamState) -> Iterator[Finding]:
+    """The sources of addresses, and addresses that they do not release."""
+    if state.problem:
+        fix = "correct the file; the last good one stays in force"
+        yield Finding(IPAM, Severity.WARNING, state.problem, "new entries are not known", fix, IPAM_SOURCE)
+    for name, why in state.missing.items():
+        matters = f"claims with interface.ipam: {name} are refused"
+        fix = "install the plugin on the node, or name its folder in --cni-bin-dirs"
+        yield Finding(IPAM, Severity.WARNING, f"{name}: {why}", matters, fix, IPAM_SOURCE)
+    good = [name for name in state.sources if name not in state.missing]
+    if good and not state.problem:
+        yield ok(IPAM, f"sources of addresses: {', '.join(good)}", IPAM_SOURCE)
+    if state.unreleased:
+        seen = f"{state.unreleased} claims that are over keep addresses, for {state.unreleased_seconds:.0f} s"
+        matters = "the source of addresses runs out of them"
+        fix = "see the Events of the claims (IPAMFailed); the driver tries again in each reconcile"
+        yield Finding(IPAM, Severity.WARNING, seen, matters, fix, IPAM_RELEASE)
+    if state.failed_checks:
+        seen = f"addresses of {state.failed_checks} prepared claims are not theirs any more"
+        matters = "other pods may get the same addresses"
+        fix = "see the Events of the pods (IPAMFailed), and delete the pods"
+        yield Finding(IPAM, Severity.WARNING, seen, matters, fix, IPAM_CHECK)
 
 
 def _note(part: str, seen: str, finding_id: str) -> Finding:

@@ -1,11 +1,11 @@
-"""Addresses from IPAM plugins: asked for at Prepare, checked in reconcile, given back after the claim.
+"""Addresses from IPAM plugins: asked for at Prepare, checked in reconcile, released after the claim.
 
-The journal has a request before its plugin is asked, and until the plugin has taken the address back. A
-claim's record says which of its requests are in use. What the journal has and no record uses is given back:
+The journal has a request before its plugin is asked, and until the plugin has released the address. A
+claim's record contains those that are in use. What the journal has and no record uses is released:
 before the claim is prepared again, after it was unprepared, and in each reconcile. So a kill at any point
-loses no address, and none is given back while a pod may have it.
+loses no address, and none is released while a pod may have it.
 
-A plugin that does not take an address back keeps no pod from ending: the entry stays, and is tried again.
+A plugin that does not release an address keeps no pod from ending: the entry stays, and is tried again.
 Plugins are run, and their modules loaded, only for claims that have requests.
 """
 
@@ -28,7 +28,7 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DranetError, IpamError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
-from dranet.model.ipam import AddressSource, IpamAnswer, IpamRequest, IpamSource
+from dranet.model.ipam import AddressSource, CniNetwork, IpamAnswer, IpamRequest, IpamSource
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore
@@ -37,6 +37,7 @@ from dranet.telemetry import IpamCommand, Metrics, Outcome
 
 if TYPE_CHECKING:
     from dranet.ipam.cni import CniPlugins
+    from dranet.view.ipam_file import IpamFile
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,28 @@ def no_ipam_file(name: str) -> AddressSource:
     )
 
 
-def open_ipam_file(settings: Settings) -> Callable[[str], AddressSource]:
-    """What finds an entry by its name, in the file as it is then. Raises SettingsError."""
+def open_ipam_file(settings: Settings) -> IpamFile | None:
+    """Raises SettingsError."""
     if settings.ipam_file is None:
-        return no_ipam_file
+        return None
     from dranet.view.ipam_file import IpamFile
 
-    return IpamFile(settings.ipam_file, settings.driver_name).find
+    return IpamFile(settings.ipam_file, settings.driver_name)
+
+
+class IpamState(Struct, frozen=True):
+    """For people."""
+
+    sources: tuple[str, ...] = ()
+    """Names of the file's entries."""
+    problem: str = ""
+    """Why the file, as it is now, is not in force."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """By name of an entry: why its plugin cannot be run."""
+    unreleased: int = 0
+    """Claims that are over, and whose addresses are not released."""
+    unreleased_seconds: float = 0.0
+    failed_checks: int = 0
 
 
 class IpamClient:
@@ -89,7 +105,7 @@ class IpamClient:
         return self._cni.add(request, inherited)
 
     def check(self, request: IpamRequest, answer: IpamAnswer, inherited: int) -> bool:
-        """Whether the plugin could tell; the addresses are still ours then."""
+        """Whether the plugin knows; the addresses are still ours then."""
         from dranet.ipam.cni import CheckUnsupported
 
         try:
@@ -116,6 +132,7 @@ class Ipam:
         announcer: Announcer,
         metrics: Metrics,
         client: IpamClient | None = None,
+        file: IpamFile | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -124,9 +141,10 @@ class Ipam:
         self._announcer = announcer
         self._metrics = metrics.ipam
         self._client = client or IpamClient()
+        self._file = file
         self._now = now
         self._unreleased: dict[str, float] = {}
-        """By claim UID: since when addresses are not taken back."""
+        """By claim UID: since when addresses are not released."""
         self._failed_checks: frozenset[str] = frozenset()
         """UIDs of claims."""
         self._metrics.unreleased.set_function(lambda: len(self._unreleased))
@@ -136,6 +154,33 @@ class Ipam:
     def _oldest_seconds(self) -> float:
         return self._now() - min(self._unreleased.values()) if self._unreleased else 0.0
 
+    def find(self, name: str) -> AddressSource:
+        """The source of that name, in the file as it is now; blocking. Raises ClaimError."""
+        return no_ipam_file(name) if self._file is None else self._file.find(name)
+
+    def read_state(self) -> IpamState | None:
+        """``None`` where nothing is to be shown: no file, and no address that a claim has left."""
+        if self._file is None and not self._unreleased:
+            return None
+        sources = self._file.sources if self._file else {}
+        return IpamState(
+            tuple(sources),
+            self._file.problem if self._file else "",
+            {name: why for name, source in sources.items() if (why := self._find_fault(source))},
+            len(self._unreleased),
+            self._oldest_seconds(),
+            len(self._failed_checks),
+        )
+
+    def _find_fault(self, source: AddressSource) -> str:
+        if not isinstance(source, CniNetwork):
+            return ""
+        try:
+            self._client.find(source)
+        except IpamError as error:
+            return error.message
+        return ""
+
     # --- Prepare and Unprepare ---
 
     def has_entries(self, claim_uid: str) -> bool:
@@ -144,9 +189,9 @@ class Ipam:
 
     async def acquire(self, claim: ClaimRef, wanted: Sequence[IpamRequest]) -> dict[str, IpamAnswer]:
         """Get every address, by ``device``; all or none. Raises IpamError of the first that failed, and
-        StoreError. What an earlier Prepare of the claim got and did not record is given back first."""
+        StoreError. What an earlier Prepare of the claim got and did not record is released first."""
         if not wanted:
-            await self.give_back(claim)
+            await self.release_unused(claim)
             return {}
         await self._release(claim.uid)
         await asyncio.to_thread(self._journal.add, claim, [_entry(request) for request in wanted])
@@ -155,7 +200,7 @@ class Ipam:
         answers = await asyncio.gather(*calls, return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if errors:
-            await self.give_back(claim)
+            await self.release_unused(claim)
             raise errors[0]
         return {
             request.device: answer
@@ -172,8 +217,8 @@ class Ipam:
             log.info("not used of the answer: %s", ", ".join(answer.ignored), extra={"context": context})
         return answer
 
-    async def give_back(self, claim: ClaimRef) -> None:
-        """Give back what the claim's record does not use. Raises nothing: it is tried again later."""
+    async def release_unused(self, claim: ClaimRef) -> None:
+        """Release what the claim's record does not use. Raises nothing: it is tried again later."""
         if not self._journal.has(claim.uid):
             self._unreleased.pop(claim.uid, None)
             return
@@ -181,9 +226,7 @@ class Ipam:
             await self._release(claim.uid)
         except DranetError as error:
             context = {"claim": claim, "reason": error.reason}
-            log.warning(
-                "addresses are not given back, this is retried: %s", error, extra={"context": context}
-            )
+            log.warning("addresses are not released, this is retried: %s", error, extra={"context": context})
             if claim.uid not in self._unreleased:
                 self._unreleased[claim.uid] = self._now()
                 self._announcer.addresses_not_released(claim, error)
@@ -221,19 +264,19 @@ class Ipam:
         await self._call(IpamCommand.DEL, claim_uid, self._client.delete, request)
         reached(Failpoint.RELEASE_ADDRESS_RETURNED)
         context = {"claim": claim_uid, "ipam": request.name, "container_id": request.container_id}
-        log.info("addresses given back", extra={"context": context})
+        log.info("addresses released", extra={"context": context})
 
     # --- reconcile ---
 
     async def look(self, work: WorkLocks) -> None:
-        """Give back what no claim uses, and check what claims use. Raises DranetError where the disk or
+        """Release what no claim uses, and check what claims use. Raises DranetError where the disk or
         another instance keeps it from looking; the rest is looked at first."""
         failure: DranetError | None = None
         for claim_uid in await asyncio.to_thread(self._journal.list_claims):
             try:
                 if await asyncio.to_thread(self._is_left, claim_uid):
                     async with work.hold(Work.CLAIM, [claim_uid]):
-                        await self._give_back_left(claim_uid)
+                        await self._release_left_over(claim_uid)
             except DranetError as error:
                 failure = failure or error
         await self._check_all()
@@ -245,11 +288,11 @@ class Ipam:
         is_damaged = self._store.get(claim_uid) is None and self._store.has_set_aside(claim_uid)
         return not is_damaged and bool(self._find_unused(claim_uid))
 
-    async def _give_back_left(self, claim_uid: str) -> None:
+    async def _release_left_over(self, claim_uid: str) -> None:
         self._store.check_version()
         noted = await asyncio.to_thread(self._journal.read, claim_uid)
         if noted is not None and await asyncio.to_thread(self._is_left, claim_uid):
-            await self.give_back(noted.claim)
+            await self.release_unused(noted.claim)
 
     async def _check_all(self) -> None:
         records = [record for record in self._store.get_all() if _answers(record)]
@@ -257,7 +300,7 @@ class Ipam:
         self._failed_checks = frozenset(filter(None, found))
 
     async def _check(self, record: PreparedClaim) -> str:
-        """The claim's UID, if a plugin says that its addresses are no longer its own."""
+        """The claim's UID, if its addresses are, by a plugin, no longer its own."""
         uid = record.claim.uid
         for request, answer in await asyncio.to_thread(self._find_checks, record):
             try:
@@ -331,6 +374,6 @@ def _decode(entry: JournalEntry) -> IpamRequest:
     except (msgspec.ValidationError, ValueError) as error:
         raise IpamError(
             f"the journal's entry of device {entry.device} cannot be read: {error}",
-            hint="give its address back by hand, then remove the file",
+            hint="release its address by hand, then remove the file",
             retryable=False,
         ) from error

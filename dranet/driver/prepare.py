@@ -2,7 +2,7 @@
 
 Prepare: fetch -> decode -> lease, IPAM -> read link state -> plan -> store -> CDI -> answer. Slow work
 belongs here, so that the runtime's hook only replays a plan. DHCP servers and IPAM plugins are asked before
-the node's devices are locked, and what is not used is given back. The record is committed before the kubelet
+the node's devices are locked, and what is not used is released. The record is committed before the kubelet
 hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
 
 Unprepare goes in reverse: devices -> leases -> files -> record -> addresses of IPAM plugins. Each step may be
@@ -205,7 +205,7 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _obtained(self, decoded: DecodedClaim, dhcp: Sequence[LeaseRequest]) -> AsyncIterator[Obtained]:
-        """Take what the claim needs from outside of the node; give it back if the block fails."""
+        """Take what the claim needs from outside of the node; release it if the block fails."""
         addresses: Mapping[str, IpamAnswer] = {}
         leases: Mapping[str, DhcpLease] = {}
         try:
@@ -222,11 +222,11 @@ class Preparer:
             yield obtained
         except Exception:
             await self._leases.release_unused(dhcp, leases)
-            await self._ipam.give_back(decoded.claim)
+            await self._ipam.release_unused(decoded.claim)
             raise
         if leases:
             self._leases.committed()
-        await self._ipam.give_back(decoded.claim)  # what an earlier record of the claim used
+        await self._ipam.release_unused(decoded.claim)  # what an earlier record of the claim used
 
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
@@ -250,7 +250,7 @@ class Preparer:
             async with self._work.hold(Work.CLAIM, [ref.uid]):
                 record = self._store.get(ref.uid)
                 report = await self._release(ref.uid)
-                await self._ipam.give_back(ref)
+                await self._ipam.release_unused(ref)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
             log.warning("unprepare failed: %s", error, extra={"context": context})
@@ -333,7 +333,7 @@ class Preparer:
 
     async def _prepare_for_next(self, claim: Claim) -> PreparedClaim | None:
         """The claim's leases stay, as they are of its devices; those that have ended are requested again. Its
-        addresses are a pod's: the next one gets others, before those of the last are given back."""
+        addresses are a pod's: the next one gets others, before those of the last are released."""
         async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
             record = self._store.get(claim.ref.uid)
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:

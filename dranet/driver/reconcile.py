@@ -477,7 +477,7 @@ class ReconcileLoop:
         seconds: float,
     ) -> None:
         """``finish`` writes the missing files of a claim again, and returns whether any were missing;
-        ``look_at_addresses`` gives back those of no claim; ``seconds`` pass between two regular looks."""
+        ``look_at_addresses`` releases those of no claim; ``seconds`` pass between two regular looks."""
         self._store = store
         self._view = view
         self._snapshots = snapshots

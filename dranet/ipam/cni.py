@@ -58,7 +58,7 @@ class CniPlugins:
         return answer
 
     def check(self, request: IpamRequest, answer: IpamAnswer, inherited: int) -> None:
-        """Ask whether the addresses are still ours. Raises CheckUnsupported where the plugin cannot tell."""
+        """Ask whether the addresses are still ours. Raises CheckUnsupported without such a command."""
         if not request.source.has_check:
             raise CheckUnsupported(f"{request.source.plugin}: CHECK is not used for {request.name}")
         previous = build_result(answer, request.source.config["cniVersion"])

@@ -1,7 +1,7 @@
 """Run a program that is not trusted to end, or to be brief: its input, what it prints, how it ends.
 
 It runs in a session of its own, so that its children end with it, and with an environment of its own. Its
-input is a file without a name: a program that does not read it blocks no one.
+input is a file in memory (``memfd_create(2)``): a program that does not read it blocks no one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 MAX_OUTPUT_BYTES = 1 << 20
-"""Of output and error output each."""
+"""For output and error output each."""
 _CHUNK_BYTES = 1 << 16
 _REAP_SECONDS = 1.0
 """How long a killed program may take to end; one that the kernel keeps does not."""
@@ -41,12 +40,12 @@ def run_program(
 ) -> Outcome:
     """Blocks the thread. ``inherited`` is a descriptor that the program and its children keep open. Raises
     OSError where it cannot be started."""
-    with tempfile.TemporaryFile() as given:
-        given.write(text)
-        given.seek(0)
+    with os.fdopen(os.memfd_create(path.name), "r+b") as inputs:
+        inputs.write(text)
+        inputs.seek(0)
         process = subprocess.Popen(
             [path],
-            stdin=given,
+            stdin=inputs,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),

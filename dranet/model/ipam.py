@@ -1,6 +1,6 @@
-"""Addresses from outside the claim: who gives them (an entry of ``ipam_file``), what is asked, the answer.
+"""Addresses from outside the claim: their source (an entry of ``ipam_file``), the request, the answer.
 
-An entry is a tagged union: the file says ``NAME: {cni: {...}}``, and so do the journal's records, which
+An entry is a tagged union: the file has ``NAME: {cni: {...}}``, and so do the journal's records, which
 keep what is needed to give an address back after the file has changed.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dranet.model.address_pool import AddressPool
 
 CNI_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Of the CNI specification, those whose results are understood."""
+"""Versions of the CNI specification whose results the driver reads."""
 DEFAULT_CNI_VERSION = "1.0.0"
 
 IPAM_NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
@@ -47,13 +47,13 @@ class CniNetwork(Struct, frozen=True, tag="cni", tag_field="by"):
 
 
 IpamSource = CniNetwork
-"""Who is asked for addresses, and gets them back; ``by`` distinguishes them."""
+"""The program that gives addresses; ``by`` distinguishes the kinds."""
 AddressSource = Union["IpamSource", "AddressPool"]
 """What an entry of the file is; of a pool nothing is asked."""
 
 
 class IpamRequest(Struct, frozen=True):
-    """What is asked for one device of a claim, and how it is given back. It stays as it is over retries."""
+    """What is asked for one device of a claim, and how it is released. It stays as it is over retries."""
 
     device: str
     """Which device of the claim: a key of the answers."""
@@ -91,7 +91,7 @@ class IpamAnswer(Struct, frozen=True):
     name: str
     """The entry of ``ipam_file``."""
     source: str
-    """Who gave it, for people: ``host-local``."""
+    """What gave it, for people: ``host-local``."""
     container_id: str
     addresses: tuple[str, ...]
     """With prefix length."""
@@ -158,13 +158,18 @@ PARSERS: Mapping[str, Callable[[str, object, str], AddressSource]] = {
     "cni": lambda name, value, _driver: parse_cni(name, value),
     "pool": _parse_pool,
 }
-"""By the key that says who gives the addresses."""
+"""By the key that names the kind of source."""
 
 
 def parse_entry(name: object, value: object, driver: str = "dra.net") -> AddressSource:
     """One entry of the file; ``driver`` is ``device.driver`` of its expressions. Raises IpamProblem."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise IpamProblem("a name has at most 63 letters, digits, _, . and -; quote numbers")
+    if isinstance(value, dict) and "dhcpv6" in value:
+        raise IpamProblem(
+            "the driver has no DHCPv6 client: run dhcpcd in the pod, see docs/guides/address-pools.md",
+            "dhcpv6",
+        )
     if not isinstance(value, dict) or len(value) != 1 or (kind := next(iter(value))) not in PARSERS:
         raise IpamProblem(f"must be a mapping with one key of {', '.join(PARSERS)}")
     try:

@@ -23,7 +23,7 @@ RECORD_VERSION = 5
 """Version of the records that this driver writes. Version 1 had neither this number nor the fields that
 follow it in :class:`LinkState`; 2 lacked the alternative of a request that won and the metadata files for
 containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs; 4 lacked
-addresses of IPAM plugins, which an earlier driver would not give back."""
+addresses of IPAM plugins, which an earlier driver would not release."""
 
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""
@@ -438,7 +438,7 @@ class AttachPlan(Struct, frozen=True):
     ipoib: tuple[IpoibState, ...] = ()
     """The IPoIB interfaces to restore with the RDMA device of a :class:`MoveRdma`."""
     ipam: IpamAnswer | None = None
-    """Where its addresses are from; its claim's entry in the journal gives them back."""
+    """Where its addresses are from; its claim's entry in the journal releases them."""
     rdma_cm: Mapping[str, str] = field(default_factory=dict)
     """Defaults of ``rdma_cm`` for the device that a :class:`MoveRdma` moves, by ``1/default_roce_mode``."""
 

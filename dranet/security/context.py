@@ -181,6 +181,38 @@ MOUNTS = (
 )
 
 
+IPAM_MOUNTS = (
+    HostMount(
+        "cni-bin",
+        "/opt/cni/bin",
+        "/opt/cni/bin",
+        "run CNI IPAM plugins",
+        "claims with `interface.ipam` are refused",
+        kind="Directory",
+        feature="`interface.ipam`",
+    ),
+    HostMount(
+        "cni-networks",
+        "/var/lib/cni/networks",
+        "/var/lib/cni/networks",
+        "the plugin host-local keeps here which address is whose; `dataDir` names another folder",
+        "claims with addresses of host-local are refused",
+        read_only=False,
+        feature="`interface.ipam` with host-local",
+    ),
+    HostMount(
+        "cni-whereabouts",
+        "/etc/cni/net.d/whereabouts.d",
+        "/etc/cni/net.d/whereabouts.d",
+        "the plugin whereabouts reads its configuration and its kubeconfig here",
+        "claims with addresses of whereabouts are refused",
+        kind="Directory",
+        feature="`interface.ipam` with whereabouts",
+    ),
+)
+"""Mounted only where the chart's ``ipam`` has a source that needs them."""
+
+
 def resolve_path(path: str, places: Mapping[str, str] = PLACES) -> str:
     """A path of a mount with its settings put in."""
     return path.format_map({**PLACES, **places})

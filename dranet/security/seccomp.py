@@ -229,6 +229,13 @@ CHOSEN = (
         feature="BPF programs on NICs",
     ),
     SyscallRule(
+        "session",
+        ("setsid",),
+        "start a CNI IPAM plugin in a session of its own, so that it can be ended with its children",
+        "claims with `interface.ipam` are refused",
+        feature="`interface.ipam`",
+    ),
+    SyscallRule(
         "mount-sysfs",
         ("fsmount", "fsopen", "fspick"),
         "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod"

@@ -1,8 +1,8 @@
-"""What was asked for from outside the node's kernel, and has to be given back: addresses, profiles.
+"""What was asked for from outside the node's kernel, and has to be released: addresses, profiles.
 
 One file for each claim, ``UID.json``. An entry is on the disk before its question is asked, and it goes
-when the thing was given back: after a kill at any point the entries show what may have been given. A claim's
-record (:mod:`~dranet.store.claim_store`) then says whether it is in use. Callers hold the claim
+when the thing was released: after a kill at any point the entries show what may have been given. A claim's
+record (:mod:`~dranet.store.claim_store`) then shows whether it is in use. Callers hold the claim
 (``Work.CLAIM``), so no one else writes its file.
 
 A program that a question starts may outlive a driver that is killed. It inherits a descriptor of the file
@@ -43,7 +43,7 @@ class JournalEntry(Struct, frozen=True):
     device: str
     """Which device of the claim it is for."""
     request: Mapping[str, Any]
-    """What was asked, with all that is needed to give it back; its shape is its kind's."""
+    """What was asked, with all that is needed to release it; its shape is its kind's."""
 
 
 class JournalRecord(Struct, frozen=True):
@@ -90,7 +90,7 @@ class Journal:
         self._write(JournalRecord(claim, (*kept, *(entry for entry in entries if entry not in kept))))
 
     def remove(self, claim_uid: str, entries: Collection[JournalEntry]) -> None:
-        """Remove entries whose things were given back. A power cut may bring them back."""
+        """Remove entries whose things were released. A power cut may bring them back."""
         known = self.read(claim_uid)
         if known is None:
             return
@@ -192,6 +192,6 @@ def _decode(path: Path, claim_uid: str, text: str) -> JournalRecord:
 def _corrupt(path: Path, why: str) -> StoreError:
     return StoreError(
         f"journal {path}: {why}",
-        hint="what the claim was given cannot be given back by itself: do it by hand, then remove the file",
+        hint="the driver cannot release what the claim got: do it by hand, then remove the file",
         reason=Reason.STORE_CORRUPT,
     )

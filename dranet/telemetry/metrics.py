@@ -325,7 +325,7 @@ class IpamMetrics:
             {"command": one_of(IpamCommand), **_ENDED},
         )
         self.unreleased = r.gauge(
-            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin takes back"
+            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
         )
         self.unreleased_seconds = r.gauge(
             "dranet_ipam_unreleased_seconds", "How long the oldest of them has waited; 0 without any"

@@ -53,6 +53,11 @@ class IpamFile:
         self.problem = ""
         """Why the file, as it is now, is not in force; empty while it is."""
 
+    @property
+    def sources(self) -> Mapping[str, AddressSource]:
+        """As read last."""
+        return self._sources
+
     def get(self) -> Mapping[str, AddressSource]:
         """Blocking: looks at the file, and reads it if it has changed."""
         stamp = read_stamp(self._file)

@@ -1,4 +1,4 @@
-"""Kubernetes' own programs and Helm, built from their published Go modules into a cache.
+"""Kubernetes' own programs, Helm and an IPAM plugin, built from their published Go modules into a cache.
 
 The repository has a ``go.mod`` and a ``go.sum`` for each version (``modules/``); ``go build`` verifies every
 download against the ``go.sum``. The cache has one folder for each version, which may be deleted at any time.
@@ -37,6 +37,10 @@ class Module:
     path: str
     """Import path of the module that has the programs: ``k8s.io/kubernetes``."""
     programs: Sequence[str]
+    below: str = "/cmd"
+    """The folder of the programs in the module."""
+    files: Sequence[str] = ()
+    """Other files of the module that belong into the folder of the programs."""
 
     @property
     def version(self) -> str:
@@ -49,7 +53,7 @@ class Module:
 
     @property
     def packages(self) -> list[str]:
-        return [f"{self.path}/cmd/{name}" for name in self.programs]
+        return [f"{self.path}{self.below}/{name}" for name in self.programs]
 
     @property
     def link_flags(self) -> str:
@@ -63,6 +67,17 @@ class Module:
         )
 
 
+WHEREABOUTS = Module(
+    MODULES / "whereabouts",
+    "github.com/k8snetworkplumbingwg/whereabouts",
+    ("cmd",),
+    below="",
+    files=(
+        "doc/crds/whereabouts.cni.cncf.io_ippools.yaml",
+        "doc/crds/whereabouts.cni.cncf.io_overlappingrangeipreservations.yaml",
+    ),
+)
+"""Its one program is called ``cmd`` after its folder."""
 HELM = Module(MODULES / "helm", "helm.sh/helm/v3", ("helm",))
 
 
@@ -112,10 +127,24 @@ def build(module: Module, report: Report) -> Path:
         built = Path(temporary, "programs")
         built.mkdir()
         _run_go(go, module, built, report)
+        _copy_files(go, module, built)
         shutil.rmtree(folder, ignore_errors=True)
         built.rename(folder)
     report(f"{title} is ready in {folder}")
     return folder
+
+
+def _copy_files(go: str, module: Module, output: Path) -> None:
+    """From where ``go build`` has just put the module."""
+    if not module.files:
+        return
+    command = [go, "list", "-m", "-f", "{{.Dir}}", module.path]
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    source = subprocess.run(
+        command, cwd=module.folder, env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    for file in module.files:
+        shutil.copyfile(Path(source, file), output / Path(file).name)
 
 
 def find_go() -> str:

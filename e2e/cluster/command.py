@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _build(options: argparse.Namespace) -> int:
     kit = local.prepare(build.print_progress, options.version)
     helm = build.build(build.HELM, build.print_progress)
+    build.build(build.WHEREABOUTS, build.print_progress)
     build.print_progress(f"ready: {kit}, helm {build.HELM.version}")
     build.print_progress(f"programs are in {kit.control_plane.kubernetes.paths['kubelet'].parent} and {helm}")
     return 0

@@ -53,7 +53,7 @@ from tests.support.records import refuse_writes
 
 pytestmark = pytest.mark.kernel
 
-assert Planner
+assert Planner.__name__
 """Loaded before the children are made."""
 NIC = Device("nic-1", DeviceKind.NIC, ifname="eth1", shared=True)
 NETWORK = "storage"
@@ -97,7 +97,8 @@ class Bench:
         self.work = WorkLocks(self.store.folder)
         self.attachments = Attachments(self.store, gate)
         client = IpamClient([plugins or find_plugins("host-local")])
-        self.ipam = Ipam(self.store, boot_id, self.told, self.metrics, client, lambda: self.now)
+        sources = IpamFile(folder / "ipam.json")
+        self.ipam = Ipam(self.store, boot_id, self.told, self.metrics, client, sources, lambda: self.now)
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id=boot_id,
@@ -105,7 +106,7 @@ class Bench:
                 fetch=self._fetch,
                 get_offered=lambda _: NIC,
                 is_runtime_ready=lambda: True,
-                find_ipam=IpamFile(folder / "ipam.json").find,
+                find_ipam=self.ipam.find,
             ),
             state=ClaimState(
                 self.store,
@@ -521,7 +522,7 @@ def read_records(folder: Path) -> dict[str, tuple[str, str]]:
 def test_a_plugin_that_outlives_its_driver_is_waited_for(
     node: Namespace, make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would get an address after the next driver has given back what there was."""
+    """Otherwise it would get an address after the next driver has released what there was."""
     monkeypatch.setattr("dranet.driver.ipam.ORPHAN_SECONDS", 0.0)
     do(node, tmp_path_with_sources(tmp_path), "prepare", 1, 1, Failpoint.PREPARE_ADDRESS_NOTED)
     with Journal(tmp_path).running("uid-1") as descriptor:

@@ -82,6 +82,7 @@ _WATCHED = (
     "bind_address",
     "drain_seconds",
     "node_page",
+    "cni_bin_dirs",
 )
 """Settings on which the pod specification or the notes of the chart depend."""
 
@@ -110,6 +111,7 @@ def _build_driver() -> JsonObject:
         "initSecurityContext": pod_security.build_init_context(),
         "seccompProfile": SECCOMP_NAME,
         "mounts": [_build_mount(mount) for mount in security.MOUNTS],
+        "ipamMounts": [_build_mount(mount) for mount in security.IPAM_MOUNTS],
         "seccompMount": _build_mount(pod_security.SECCOMP_MOUNT),
     }
 

@@ -20,6 +20,7 @@ _SEEN_TO: Mapping[str, str] = {
     "metrics_tls_key": "metrics.tls.secretName sets it",
     "metrics_client_ca": "metrics.tls.clientCASecretName sets it",
     "metrics_authentication": "metrics.authentication sets it",
+    "ipam_file": "the chart sets it, for what ipam has",
     "sysfs_root": "the chart sets it, with the mount that belongs to it",
 }
 """Settings that values must not set -> the reason."""

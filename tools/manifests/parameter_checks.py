@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
+from dranet.model.ipam import IPAM_NAME_PATTERN
 from dranet.model.parameters import network as network_policy
 from dranet.model.parameters import part, values
 from dranet.model.parameters.part import (
@@ -258,8 +259,14 @@ def _ipv6_token() -> list[Case]:
     ]
 
 
+def _ipam_name() -> list[Case]:
+    text = "must be a name of at most 63 ASCII letters, digits, '-', '_' and '.'"
+    return [(f"!x.matches({quote(f'^({IPAM_NAME_PATTERN})$')})", quote(text))]
+
+
 _AFTER: dict[Any, Callable[[], list[Case]]] = {
     values.ifname: _ifname(may_be_empty=True),
+    values.ipam_name: _ipam_name,
     values.required_ifname: _ifname(),
     values.rule_ifname: _ifname(may_be_lo=True),
     values.link_address: _link_address,

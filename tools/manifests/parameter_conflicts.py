@@ -169,6 +169,18 @@ def _of_addresses() -> Iterator[Conflict]:
         "dhcp",
         "addresses",
     )
+    for word, other, condition in (
+        ("ipamAndAddresses", "addresses", has_entries(_O, "addresses")),
+        ("ipamAndDhcp", "dhcp: true", is_true(_O, "dhcp")),
+    ):
+        yield _in_interface(
+            word,
+            f"{text_of(_O, 'ipam')} != '' && {condition}",
+            quote(".ipam"),
+            quote(f"must be absent with {other}"),
+            "ipam",
+            other.partition(":")[0],
+        )
     yield _in_interface(
         "mtuOfIpv6",
         f"{is_a('int', _O, 'mtu')} && {_O}.mtu < {IPV6_MTU_MIN} && {_HAS_V6_ADDRESS}",

@@ -99,12 +99,44 @@ imagePullSecrets:
 {{- toRawJson $all -}}
 {{- end -}}
 
+{{/* The sources of addresses of a pool as JSON, from (dict "root" $ "pool" pool). */}}
+{{- define "dranet.ipam" -}}
+{{- $all := dict -}}
+{{- range $name, $source := .root.Values.ipam }}{{ $_ := set $all $name $source }}{{ end -}}
+{{- range $name, $source := .pool.ipam }}{{ $_ := set $all $name $source }}{{ end -}}
+{{- toRawJson $all -}}
+{{- end -}}
+
+{{/* Mounts for the sources of addresses, under "mounts", from (dict "sources" sources "folders" plugin folders "facts"
+mounts by name). A plugin's own folders are found in its configuration. */}}
+{{- define "dranet.ipamMounts" -}}
+{{- $facts := .facts -}}
+{{- $mounts := list -}}
+{{- range .sources -}}
+{{- $cni := .cni | default dict -}}
+{{- range $cni | ternary $.folders list }}{{ $mounts = append $mounts (merge (dict "path" .) (get $facts "cni-bin")) }}{{ end -}}
+{{- $plugin := get $cni "ipam" | default dict -}}
+{{- if eq (get $plugin "type" | default "") "host-local" -}}
+{{- $mounts = append $mounts (merge (dict "path" ($plugin.dataDir | default (get $facts "cni-networks").path)) (get $facts "cni-networks")) -}}
+{{- else if eq (get $plugin "type" | default "") "whereabouts" -}}
+{{- $standard := (get $facts "cni-whereabouts").path -}}
+{{- $files := list ($plugin.configuration_path | default $standard) ((get $plugin "kubernetes" | default dict).kubeconfig | default $standard) -}}
+{{- range $files -}}
+{{- $folder := eq . $standard | ternary . (dir .) -}}
+{{- $mounts = append $mounts (merge (dict "path" $folder) (get $facts "cni-whereabouts")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "mounts" $mounts | toRawJson -}}
+{{- end -}}
+
 {{/* The settings of a pool as JSON, from (dict "root" $ "pool" pool): common ones, the pool's over them, the chart's. */}}
 {{- define "dranet.chosen" -}}
 {{- $all := dict -}}
 {{- range $name, $value := include "dranet.snake" .root.Values.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- range $name, $value := include "dranet.snake" .pool.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- if concat .root.Values.attributes (.pool.attributes | default list) }}{{ $_ := set $all "attributes_file" "/etc/dranet/attributes.yaml" }}{{ end -}}
+{{- if include "dranet.ipam" . | fromJson }}{{ $_ := set $all "ipam_file" "/etc/dranet/ipam.json" }}{{ end -}}
 {{- with .root.Values.metrics -}}
 {{- if .tls.secretName }}{{ $_ := set $all "metrics_tls_cert" "/etc/dranet-tls/tls.crt" }}{{ $_ := set $all "metrics_tls_key" "/etc/dranet-tls/tls.key" }}{{ end -}}
 {{- if .tls.clientCASecretName }}{{ $_ := set $all "metrics_client_ca" "/etc/dranet-client-ca/ca.crt" }}{{ end -}}

@@ -119,6 +119,27 @@ ENTRIES: tuple[Entry, ...] = (
         "See docs/guides/gpus.md; --publish-gpus decides.",
     ),
     Entry(
+        "ipam-source",
+        "ipam",
+        "the entries of ipam_file, and whether their plugins can be run",
+        "Claims with interface.ipam are refused.",
+        "See docs/guides/ipam.md.",
+    ),
+    Entry(
+        "ipam-release",
+        "ipam",
+        "addresses of claims that are over and that their source does not release",
+        "The source runs out of addresses.",
+        "See the Events IPAMFailed of the claims; the driver tries again in each reconcile.",
+    ),
+    Entry(
+        "ipam-check",
+        "ipam",
+        "addresses of prepared claims that are not theirs any more, by their source",
+        "Other pods may get the same addresses.",
+        "See the Events IPAMFailed of the pods, and delete the pods.",
+    ),
+    Entry(
         "place",
         "places",
         "the folders and the socket that the driver shares with kubelet and runtime",

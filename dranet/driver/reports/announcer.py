@@ -217,9 +217,9 @@ class Announcer:
         self._warn(ObjectRef.of_claim(ref), str(error.reason), str(error))
 
     def addresses_not_released(self, ref: ClaimRef, error: DranetError) -> None:
-        """Report addresses that their source does not take back; reconcile tries again."""
+        """Report addresses that their source does not release; reconcile tries again."""
         self._metrics.claim_errors.labels("unprepare", error.reason).inc()
-        self._warn(ObjectRef.of_claim(ref), str(error.reason), f"addresses are not given back: {error}")
+        self._warn(ObjectRef.of_claim(ref), str(error.reason), f"addresses are not released: {error}")
 
     def addresses_in_conflict(self, pod: PodRef, error: DranetError) -> None:
         """Report addresses that are in use elsewhere; the pod gets them all the same."""

@@ -282,7 +282,7 @@ class InterfaceConfig(Part):
     )
     ipam: IpamName | None = Field(
         "addresses, gateway and routes from this entry of the driver's `ipam_file`, taken when the claim is "
-        "prepared, given back after it. Not together with `addresses` or `dhcp`",
+        "prepared, released after it. Not together with `addresses` or `dhcp`",
         examples=["storage"],
     )
     inherit_routing: bool | None = Field(
@@ -341,9 +341,10 @@ class InterfaceConfig(Part):
                 yield ("ipv6", "enabled"), "must not be false with an IPv6 address"
         if self.dhcp and self.addresses:
             yield ("dhcp",), "must not be true with addresses"
-        if self.ipam and (self.addresses or self.dhcp):
-            other = "addresses" if self.addresses else "dhcp: true"
-            yield ("ipam",), f"must be absent with {other}: one of them gives the addresses"
+        if self.ipam and self.addresses:
+            yield ("ipam",), "must be absent with addresses"
+        if self.ipam and self.dhcp:
+            yield ("ipam",), "must be absent with dhcp: true"
 
     def _find_type_conflicts(self) -> Iterator[Conflict]:
         for kind in SUB_INTERFACE_TYPES:
