@@ -105,8 +105,8 @@ def _addresses_of(device: DecodedDevice, decoded: DecodedClaim, obtained: Obtain
     if not device.is_link:
         return []
     answer = obtained.addresses.get(device.key) or decoded.pooled.get(device.key)
-    given = answer.addresses if answer is not None else device.config.interface.addresses or ()
-    return list(dict.fromkeys(cidr.partition("/")[0] for cidr in given))
+    named = answer.addresses if answer is not None else device.config.interface.addresses or ()
+    return list(dict.fromkeys(cidr.partition("/")[0] for cidr in named))
 
 
 def _planned(record: PreparedClaim, device: str) -> Iterable[str]:

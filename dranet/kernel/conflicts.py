@@ -1,12 +1,12 @@
 """Ask a link's network whether an address is in use: ARP probes (RFC 5227) and neighbour solicitations as
 duplicate address detection sends them (RFC 4862).
 
-A probe has no sender address, so it changes no one's neighbour table. Who answers, or probes for the same
-address at the same time, is a conflict. Frames from the link's own hardware address do not count, nor do
+A probe has no sender address, so it changes no neighbour table. A station that answers, or that probes for
+the same address at the same time, is a conflict. Frames from the link's own hardware address do not count, nor do
 answers of the node's own links for an address that the probed link has itself: the kernel answers for any of
 its addresses on each link. With the addresses a probe for an address of a documentation prefix is sent, which
 no one may have (RFC 5737, RFC 3849): a router that answers for it answers for everything (proxy ARP), and
-its answers say nothing.
+its answers do not count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Conflict(Struct, frozen=True):
     is_own_node: bool = False
     """The other one is a link of this node."""
     proxy: bool = False
-    """The other one answers for every address: it says nothing about this one."""
+    """The other one answers for every address: it need not have this one."""
 
     def describe(self) -> str:
         what = "is about to be used by" if self.is_probe else "is in use by"

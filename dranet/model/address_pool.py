@@ -100,13 +100,13 @@ class AddressPool(Struct, frozen=True):
     rails: tuple[Rail, ...]
     nodes: Numbering
     attribute: str = ""
-    """The attribute that has a device's rail; empty where the rails say which devices are theirs."""
+    """The attribute that has a device's rail; empty where the rails choose their devices."""
     offset: int = 0
     addresses_per_node: int = 1
     point_to_point: bool = False
     """Each node has a subnet of two addresses on each rail: a gateway and its own."""
     node_is_first: bool = False
-    """Of the two."""
+    """Whether the node has the first of the two addresses."""
     has_gateway: bool = False
     routes: tuple[Network, ...] = ()
     routes_to_rails: bool = False

@@ -62,9 +62,9 @@ CAPABILITIES = (
     Capability(
         "NET_RAW",
         13,
-        "ask a DHCP server for an address before a NIC has one (packet sockets)",
-        "claims with `dhcp: true` are refused at Prepare",
-        feature="`dhcp: true`",
+        "ask a DHCP server for an address, or whether one is in use, before a NIC has any (packet sockets)",
+        "claims with `dhcp: true` are refused at Prepare, and `address_conflicts` finds nothing",
+        feature="`dhcp: true`, `address_conflicts`",
     ),
     Capability(
         "SYS_PTRACE",

@@ -204,11 +204,11 @@ CHOSEN = (
     SyscallRule(
         "socket-packet",
         ("socket",),
-        "DHCP, before a NIC has an address",
-        "claims with `dhcp: true` are refused at Prepare",
+        "DHCP, before a NIC has an address; probes for addresses in use",
+        "claims with `dhcp: true` are refused at Prepare, and `address_conflicts` finds nothing",
         cases=_each(0, (_AF_PACKET,)),
         needs=("NET_RAW",),
-        feature="`dhcp: true`",
+        feature="`dhcp: true`, `address_conflicts`",
     ),
     SyscallRule(
         "setns",
