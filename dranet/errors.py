@@ -42,6 +42,9 @@ class Reason(StrEnum):
     API_INVALID = "APIInvalid"
     API_GONE = "APIResourceVersionGone"
     PROTOCOL_ERROR = "ProtocolError"
+    PROVIDER_UNAVAILABLE = "ProviderUnavailable"
+    PROVIDER_REFUSED = "ProviderRefused"
+    PROVIDER_ANSWER_INVALID = "ProviderAnswerInvalid"
     STORE_UNWRITABLE = "StoreUnwritable"
     STORE_CORRUPT = "StoreCorrupt"
     STORE_NEWER = "StoreOfNewerDriver"
@@ -162,6 +165,13 @@ class IpamError(DranetError):
 
 class ProtocolError(DranetError):
     """A peer (kubelet, container runtime, API server) violated the protocol."""
+
+
+class ProviderError(DranetError):
+    """A provider of attributes, configs or profiles: away, refused, or its answer cannot be used."""
+
+    default_reason = Reason.PROVIDER_UNAVAILABLE
+    default_retryable = True
 
 
 class StoreError(DranetError):

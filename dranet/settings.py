@@ -10,189 +10,34 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
-from ipaddress import ip_address
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from dranet import setting_values as accept
 from dranet import socket_names
 from dranet.errors import SettingsError
+from dranet.setting_values import BANDWIDTH_STEP as BANDWIDTH_STEP
+from dranet.setting_values import Accept as Accept
+from dranet.setting_values import AddressConflicts as AddressConflicts
+from dranet.setting_values import Authentication as Authentication
+from dranet.setting_values import Choice as Choice
+from dranet.setting_values import CloudProvider as CloudProvider
+from dranet.setting_values import DeviceMetrics as DeviceMetrics
+from dranet.setting_values import HealthTaints as HealthTaints
+from dranet.setting_values import Lldp as Lldp
+from dranet.setting_values import LogFormat as LogFormat
+from dranet.setting_values import LogLevel as LogLevel
+from dranet.setting_values import NodePage as NodePage
+from dranet.setting_values import ProfileProvider as ProfileProvider
+from dranet.setting_values import PublishGpus as PublishGpus
+from dranet.setting_values import Seconds as Seconds
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
-
-_DRIVER_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""A DNS subdomain that begins with a letter, because it is also the vendor of our CDI devices."""
-
-_POD_UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
-"""A UUID; a static pod has a hash without hyphens."""
-
-_LINK_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,14}")
 
 _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT)(_|$)")
 """Names that Kubernetes itself injects for a Service whose name starts with ``dranet``."""
-
-
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class PublishGpus(StrEnum):
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-class NodePage(StrEnum):
-    LOCALHOST = "localhost"
-    OFF = "off"
-    ALL = "all"
-
-
-class Authentication(StrEnum):
-    NONE = "none"
-    KUBERNETES = "kubernetes"
-    CLIENT_CERTIFICATE = "client-certificate"
-
-
-class DeviceMetrics(StrEnum):
-    OFF = "off"
-    DEVICES = "devices"
-    PODS = "pods"
-
-
-class AddressConflicts(StrEnum):
-    """What happens where an address is in use elsewhere; ``off`` does not look."""
-
-    OFF = "off"
-    WARN = "warn"
-    REFUSE = "refuse"
-
-
-class HealthTaints(StrEnum):
-    """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
-
-    OFF = "off"
-    NONE = "None"
-    NO_SCHEDULE = "NoSchedule"
-    NO_EXECUTE = "NoExecute"
-
-
-Accept = Callable[[object], Any]
-"""Turns a value (text, or what a file holds) into a setting's own type; the text of a ValueError is the
-rule."""
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError("must be text")
-
-
-def _driver_name(value: object) -> str:
-    if not isinstance(value, str) or len(value) > 63 or not _DRIVER_NAME.fullmatch(value):
-        raise ValueError("must be a lower-case DNS name of at most 63 characters, letter first, e.g. dra.net")
-    return value
-
-
-def _pod_uid(value: object) -> str:
-    if not isinstance(value, str) or (value and not _POD_UID.fullmatch(value)):
-        raise ValueError("must be a pod's UID, or empty, e.g. 6e4b6f5d-0f4c-4b8e-9a39-3c1c5d2f7a10")
-    return value
-
-
-def _address(value: object) -> str:
-    host, colon, port = str(value).rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-        raise ValueError("must be HOST:PORT or :PORT, e.g. 127.0.0.1:9177 or [::1]:9177")
-    return str(value)
-
-
-def _absolute_path(value: object) -> Path:
-    if not isinstance(value, str | Path) or not Path(value).is_absolute():
-        raise ValueError("must be an absolute path")
-    return Path(value)
-
-
-def _absolute_path_or_none(value: object) -> Path | None:
-    return None if value in ("", None) else _absolute_path(value)
-
-
-def _absolute_paths(value: object) -> tuple[Path, ...]:
-    paths = value if isinstance(value, tuple) else _words(value)
-    return tuple(_absolute_path(path) for path in paths)
-
-
-def _words(value: object) -> tuple[str, ...]:
-    """A list in a file; elsewhere words between commas."""
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, Iterable) or not all(isinstance(item, str) for item in items):
-        raise ValueError("must be a list of names, or text with commas between them")
-    return tuple(word for item in items if (word := item.strip()))
-
-
-def _link_kinds(value: object) -> tuple[str, ...]:
-    words = _words(value)
-    if not all(_LINK_KIND.fullmatch(word) for word in words):
-        raise ValueError(
-            "must be kinds as `ip -details link` prints them, with commas between, e.g. veth,bridge"
-        )
-    return words
-
-
-def _ip_addresses(value: object) -> tuple[str, ...]:
-    words = _words(value)
-    try:
-        return tuple(str(ip_address(word)) for word in words)
-    except ValueError as error:
-        raise ValueError(f"must be IP addresses with commas between them ({error})") from None
-
-
-def _two_digits(value: object) -> str:
-    if not re.fullmatch(r"[0-9]{2}", str(value)):
-        raise ValueError("must be two digits, e.g. 10")
-    return str(value)
-
-
-def _boolean(value: object) -> bool:
-    known = {"true": True, "false": False}
-    text = str(value).lower()
-    if text not in known:
-        raise ValueError("must be true or false")
-    return known[text]
-
-
-class Seconds(Struct, frozen=True):
-    lowest: float
-    highest: float = 86400.0
-
-    def __call__(self, value: object) -> float:
-        try:
-            seconds = float(value) if isinstance(value, str | int | float) else None
-        except ValueError:
-            seconds = None
-        if seconds is None or not self.lowest <= seconds <= self.highest:
-            raise ValueError(f"must be a number of seconds from {self.lowest:g} to {self.highest:g}")
-        return seconds
-
-
-class Choice(Struct, frozen=True):
-    choices: type[StrEnum]
-
-    def __call__(self, value: object) -> StrEnum:
-        text = "off" if value is False else value  # a bare `off` is false in YAML
-        if not isinstance(text, str) or text not in list(self.choices):
-            raise ValueError(f"must be one of {', '.join(self.choices)}")
-        return self.choices(text)
 
 
 _SETTINGS: list[tuple[Accept, str]] = []
@@ -208,36 +53,38 @@ class Settings(Struct, frozen=True):
     """Everything an operator may set. Build it with :func:`load_settings`."""
 
     driver_name: str = _setting(
-        "dra.net", _driver_name, "name the driver registers under and publishes slices for"
+        "dra.net", accept.driver_name, "name the driver registers under and publishes slices for"
     )
     node_name: str = _setting(
-        "", _text, "name of this Node object; from the downward API (default: the host name)"
+        "", accept.text, "name of this Node object; from the downward API (default: the host name)"
     )
     pod_uid: str = _setting(
         "",
-        _pod_uid,
+        accept.pod_uid,
         "UID of the driver's own pod; from the downward API (metadata.uid). With it two instances may "
         "overlap on a node, as in a rolling update; without it an instance is alone or refuses to start",
     )
     kubeconfig: str = _setting(
-        "", _text, "kubeconfig file; empty means the pod's service account (in-cluster)"
+        "", accept.text, "kubeconfig file; empty means the pod's service account (in-cluster)"
     )
     kubelet_root: Path = _setting(
         Path("/var/lib/kubelet"),
-        _absolute_path,
+        accept.absolute_path,
         "the kubelet's root folder; plugins/, plugins_registry/ and pod-resources/ lie below it",
     )
     state_dir: Path = _setting(
-        Path("/var/lib/dranet"), _absolute_path, "folder of the prepared-claims store and the ready files"
+        Path("/var/lib/dranet"),
+        accept.absolute_path,
+        "folder of the prepared-claims store and the ready files",
     )
     cdi_dir: Path = _setting(
-        Path("/var/run/cdi"), _absolute_path, "folder where the runtime looks for CDI specs"
+        Path("/var/run/cdi"), accept.absolute_path, "folder where the runtime looks for CDI specs"
     )
     nri_socket: Path = _setting(
-        Path("/var/run/nri/nri.sock"), _absolute_path, "the container runtime's NRI socket"
+        Path("/var/run/nri/nri.sock"), accept.absolute_path, "the container runtime's NRI socket"
     )
     nri_index: str = _setting(
-        "10", _two_digits, "two digits: the order in which the runtime calls its NRI plugins"
+        "10", accept.two_digits, "two digits: the order in which the runtime calls its NRI plugins"
     )
     hook_budget_seconds: float = _setting(
         1.5,
@@ -248,7 +95,7 @@ class Settings(Struct, frozen=True):
         "(containerd 1.7) is believed to wait long enough",
     )
     bind_address: str = _setting(
-        ":9177", _address, "HOST:PORT of /metrics, /healthz, /readyz and the status page"
+        ":9177", accept.address, "HOST:PORT of /metrics, /healthz, /readyz and the status page"
     )
     node_page: NodePage = _setting(
         NodePage.LOCALHOST,
@@ -258,12 +105,12 @@ class Settings(Struct, frozen=True):
     )
     metrics_tls_cert: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "PEM file with the certificate of the port and those between it and its authority; with it the port "
         "speaks HTTPS alone. Read again when it changes",
     )
     metrics_tls_key: Path | None = _setting(
-        None, _absolute_path_or_none, "PEM file with the key to metrics_tls_cert, not encrypted"
+        None, accept.absolute_path_or_none, "PEM file with the key to metrics_tls_cert, not encrypted"
     )
     metrics_authentication: Authentication = _setting(
         Authentication.NONE,
@@ -274,7 +121,7 @@ class Settings(Struct, frozen=True):
     )
     metrics_client_ca: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "PEM file with the authorities whose certificates callers may show, for metrics_authentication "
         "client-certificate. Read again when it changes",
     )
@@ -286,57 +133,70 @@ class Settings(Struct, frozen=True):
     )
     ready_file: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "a file in a volume of this pod alone that exists while the driver is ready, for a readiness probe "
         "(exec: dranet ready FILE) that an overlapping instance cannot answer; empty: no file",
     )
-    sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
-    procfs_root: Path = _setting(Path("/proc"), _absolute_path, "where procfs is mounted")
+    sysfs_root: Path = _setting(Path("/sys"), accept.absolute_path, "where sysfs is mounted")
+    procfs_root: Path = _setting(Path("/proc"), accept.absolute_path, "where procfs is mounted")
     pci_ids: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "the pci.ids database, for vendor and device names; empty looks in the usual places (Debian package "
         "pci.ids)",
     )
     facts_file: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "offer the devices of a capture (dranet capture) instead of this node's; for trying out",
     )
     node_addresses: tuple[str, ...] = _setting(
         (),
-        _ip_addresses,
+        accept.ip_addresses,
         "the node's own IP addresses, whose links are never offered; from the downward API (status.hostIPs); "
         "those of the Node object are added",
     )
     filter: str = _setting(
         "",
-        _text,
+        accept.text,
         "CEL expression that a device must match to be offered, e.g. "
         'device.attributes["dra.net"].?type.orValue("") != "vlan"; DraNet\'s form '
         '(attributes["dra.net/type"].StringValue) also works; empty offers all that is safe',
     )
     shared_devices: str = _setting(
         "",
-        _text,
+        accept.text,
         "CEL expression: network interfaces that it matches may be held by several claims at once, each "
         "with a macvlan, ipvlan or VLAN on top; needs the cluster's feature gate DRAConsumableCapacity; "
         "empty: none is shared",
     )
+    default_bandwidth: int | None = _setting(
+        None,
+        accept.bit_rate,
+        "bits per second that a claim takes of a shared device if it does not request dra.net/bandwidth, "
+        "e.g. 1G; the scheduler then counts the bandwidth of shared devices, and each share is limited to "
+        "what its claim took; empty: bandwidth is neither counted nor limited",
+    )
+    assumed_bandwidth: int | None = _setting(
+        None,
+        accept.bit_rate,
+        "bits per second of a shared device that reports no speed, as in many virtual machines, e.g. 100G; "
+        "empty: such a device is not offered until its speed is known, while bandwidth is counted",
+    )
     attributes_file: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "YAML or JSON file with attributes of your own for devices chosen by CEL; read again when it changes",
     )
     ipam_file: Path | None = _setting(
         None,
-        _absolute_path_or_none,
+        accept.absolute_path_or_none,
         "YAML or JSON file with sources of addresses, by the names that claims give in interface.ipam; read "
         "again when it changes; empty: claims with interface.ipam are refused",
     )
     cni_bin_dirs: tuple[Path, ...] = _setting(
         (Path("/opt/cni/bin"),),
-        _absolute_paths,
+        accept.absolute_paths,
         "folders in which the CNI IPAM plugins of ipam_file are looked for, in this order",
     )
     address_conflicts: AddressConflicts = _setting(
@@ -345,27 +205,103 @@ class Settings(Struct, frozen=True):
         "ask the link's network, when a claim is prepared, whether its addresses are in use (ARP and ND "
         "probes, about a second): off, warn (an Event), or refuse, which starts the pod once they are free",
     )
+    virtual_functions_file: Path | None = _setting(
+        None,
+        accept.absolute_path_or_none,
+        "YAML or JSON file that names which physical functions get how many virtual functions, and with "
+        "which defaults; read again when it changes; empty: the driver makes and removes none",
+    )
     prefer_attributes: tuple[str, ...] = _setting(
         (),
-        _words,
+        accept.words,
         "attributes that go first when a device has more than a slice can take (32), e.g. rdmaPortGuid",
     )
     list_attributes: bool = _setting(
         False,
-        _boolean,
+        accept.boolean,
         "publish resource.kubernetes.io/numaNode as a list, and pcieRoot of a NIC that shares no root with a "
         "GPU; needs Kubernetes 1.37 and its feature gate DRAListTypeAttributes",
     )
     move_ib_interfaces: bool = _setting(
         True,
-        _boolean,
+        accept.boolean,
         "offer IPoIB interfaces; if false they stay on the node and their adapters are offered as RDMA-only",
     )
     offer_link_kinds: tuple[str, ...] = _setting(
         (),
-        _link_kinds,
+        accept.link_kinds,
         "kinds of software links to offer although they usually belong to the node, e.g. veth,vxlan; never "
         "the uplink, nor what is tied to it",
+    )
+    cloud_provider: CloudProvider = _setting(
+        CloudProvider.AUTO,
+        accept.cloud_provider,
+        "the cloud whose facts about the machine and its place are attributes of devices: auto (the one that "
+        "the Node object or DMI names; elsewhere nothing is asked), off, gce, aws, azure, oke, alibaba, "
+        "coreweave or webhook (the provider of webhook_url, which also configures devices)",
+    )
+    node_label_attributes: tuple[tuple[str, str], ...] = _setting(
+        (),
+        accept.label_rules,
+        "labels of the Node whose values all its devices have as attributes: LABEL=ATTRIBUTE with commas "
+        "between, e.g. topology.kubernetes.io/zone=zone,example.com/rack=example.com/rack; a name without a "
+        "domain is one of dra.net",
+    )
+    profile_provider: ProfileProvider = _setting(
+        ProfileProvider.CLOUD,
+        Choice(ProfileProvider),
+        "the provider of profiles that claims name: cloud (the provider of cloud_provider, if it has "
+        "profiles), webhook (that of webhook_url) or none; without one such claims are refused",
+    )
+    webhook_url: str = _setting(
+        "",
+        accept.text,
+        "where the webhook provider answers, in DraNet's protocol: http://HOST:PORT, https://HOST:PORT or "
+        "unix:///PATH",
+    )
+    webhook_ca: Path | None = _setting(
+        None,
+        accept.absolute_path_or_none,
+        "PEM file with the authorities of the webhook provider's certificate; empty: those of the system. "
+        "Read again when it changes, like the next two",
+    )
+    webhook_client_cert: Path | None = _setting(
+        None, accept.absolute_path_or_none, "PEM file with the certificate that the webhook provider is shown"
+    )
+    webhook_client_key: Path | None = _setting(
+        None, accept.absolute_path_or_none, "PEM file with the key to webhook_client_cert, not encrypted"
+    )
+    webhook_timeout_seconds: float = _setting(
+        10.0,
+        Seconds(0.1, 20),
+        "how long the webhook provider may take for an answer, with all retries; the kubelet waits for it",
+    )
+    webhook_refresh_seconds: float = _setting(
+        300.0, Seconds(1), "how often the webhook provider is asked again about a device that has not changed"
+    )
+    lldp: Lldp = _setting(
+        Lldp.OFF,
+        Choice(Lldp),
+        "learn the switch and the port at the other end of each cable: off, listen (for LLDP frames on the "
+        "host's links) or lldpd (from lldpd_file)",
+    )
+    lldpd_file: Path = _setting(
+        Path("/run/dranet-lldp/neighbors.json"),
+        accept.absolute_path,
+        "with lldp lldpd: what the node writes here again and again with `lldpcli -f json show neighbors "
+        "details`; a neighbour holds for its TTL after the file was written",
+    )
+    rail_pattern: str = _setting(
+        "",
+        accept.rail_pattern,
+        "regular expression whose one group is the number of the rail in `SWITCH PORT DESCRIPTION`, as the "
+        r"switch announces them, e.g. ^leaf-(\d+) or rail-?(\d+); empty: LLDP gives no rail",
+    )
+    expected_rails: tuple[str, ...] = _setting(
+        (),
+        accept.expected_rails,
+        "the rail that each interface or PCI address should be cabled to, e.g. eth0=0,eth1=1; another one is "
+        "reported; empty: only two NICs on one rail are",
     )
     publish_gpus: PublishGpus = _setting(
         PublishGpus.AUTO,
@@ -381,13 +317,13 @@ class Settings(Struct, frozen=True):
     )
     vendor_cdi_dirs: tuple[Path, ...] = _setting(
         (Path("/etc/cdi"), Path("/var/run/cdi")),
-        _absolute_paths,
+        accept.absolute_paths,
         "folders in which the runtime looks for CDI specs, as far as they are mounted here: a GPU of this "
         "driver is given by its vendor's CDI device where one of them has it; empty: by its device nodes",
     )
     device_metadata: bool = _setting(
         True,
-        _boolean,
+        accept.boolean,
         "give containers files about their devices (KEP-5304) and, with admin access, counters; false is for "
         "claims prepared from then on",
     )
@@ -421,7 +357,7 @@ class Settings(Struct, frozen=True):
     )
     health_ignore: tuple[str, ...] = _setting(
         (),
-        _words,
+        accept.words,
         "faults not to judge: link-down, rdma-port-down, link-flapping, link-errors, pcie-degraded, "
         "firmware-changed, driver-changed",
     )
@@ -512,6 +448,7 @@ def load_settings(
     settings = _build(inputs)
     _check_socket_paths(settings)
     _check_port(settings)
+    _check_webhook(settings)
     return settings
 
 
@@ -610,4 +547,24 @@ def _check_port(settings: Settings) -> None:
             f"--metrics-authentication {way} {'with' if settings.metrics_client_ca else 'without'} "
             "--metrics-client-ca",
             hint="client-certificate needs the file, and nothing else reads it",
+        )
+
+
+def _check_webhook(settings: Settings) -> None:
+    users = {
+        "--cloud-provider": settings.cloud_provider is CloudProvider.WEBHOOK,
+        "--profile-provider": settings.profile_provider is ProfileProvider.WEBHOOK,
+    }
+    asking = [flag for flag, is_webhook in users.items() if is_webhook]
+    if asking and not settings.webhook_url:
+        raise SettingsError(f"{asking[0]} webhook without --webhook-url")
+    if settings.webhook_url and not asking:
+        raise SettingsError(
+            "--webhook-url, and nothing is asked of it",
+            hint=f"set {' or '.join(users)} to webhook",
+        )
+    if (settings.webhook_client_cert is None) != (settings.webhook_client_key is None):
+        raise SettingsError(
+            "--webhook-client-cert and --webhook-client-key: one without the other",
+            hint="set both, as tls.crt and tls.key of one Secret, or neither",
         )

@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.support.namespaces",
     "tests.support.private_tree",
     "tests.support.screen",
+    "tests.support.temporary_folder",
     "tests.support.shared_node",
     "tests.survival.summary",
 ]

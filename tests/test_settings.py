@@ -56,6 +56,22 @@ def test_off_is_off_although_yaml_reads_false_and_nothing_is_not_the_effect_none
             load_settings({}, {}, file)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("off", "off"),
+        ("NONE", "off"),
+        ("CKS", "coreweave"),
+        *((name.upper(), name) for name in ("gce", "aws", "azure", "oke", "alibaba")),
+    ],
+)
+def test_a_cloud_may_be_written_as_dranet_writes_it(written: str, meant: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"cloud_provider: {written}\n")
+    assert load_settings({}, {}, file).cloud_provider == meant
+    assert load_settings({}, {"DRANET_CLOUD_PROVIDER": written}).cloud_provider == meant
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"node_name: \xff\xfe")
@@ -150,3 +166,55 @@ def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> N
         "10.0.0.5",
         "2001:db8::5",
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"cloud_provider": "webhook"}, "--cloud-provider webhook without --webhook-url"),
+        ({"profile_provider": "webhook"}, "--profile-provider webhook without --webhook-url"),
+        ({"webhook_url": "http://p"}, "--webhook-url, and nothing is asked of it"),
+        ({"webhook_url": "http://p", "profile_provider": "cloud"}, "nothing is asked of it"),
+        ({"webhook_client_cert": "/a.crt"}, "--webhook-client-cert and --webhook-client-key: one without"),
+    ],
+)
+def test_a_webhook_provider_is_asked_for_something_and_is_somewhere(
+    flags: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings(flags, {})
+
+
+def test_dranets_values_for_providers_work() -> None:
+    flags = {
+        "cloud_provider": "webhook",
+        "profile_provider": "webhook",
+        "webhook_url": "http://127.0.0.1:8080",
+    }
+    settings = load_settings(flags, {})
+    assert (settings.cloud_provider, settings.profile_provider) == ("webhook", "webhook")
+    assert load_settings({"profile_provider": "none"}, {}).profile_provider == "none"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("lldp", "on", "must be one of off, listen, lldpd"),
+        ("rail_pattern", "leaf-(", "must be a regular expression"),
+        ("rail_pattern", "leaf", "with one group"),
+        ("rail_pattern", "(a)(b)", "with one group"),
+        ("expected_rails", "eth0", "must be INTERFACE=RAIL"),
+        ("expected_rails", "eth0=x", "must be INTERFACE=RAIL"),
+        ("expected_rails", "=1", "must be INTERFACE=RAIL"),
+        ("expected_rails", "eth0=1,eth0=2", "must name each interface once"),
+    ],
+)
+def test_a_wrong_setting_of_rails_is_refused_with_the_reason(flag: str, value: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        load_settings({flag: value}, {})
+
+
+def test_rails_are_expected_by_interface_or_pci_address() -> None:
+    found = load_settings({"expected_rails": "eth0=0,0000:1a:00.0=1", "rail_pattern": r"leaf-(\d+)"}, {})
+    assert found.expected_rails == ("eth0=0", "0000:1a:00.0=1")
+    assert found.rail_pattern == r"leaf-(\d+)"

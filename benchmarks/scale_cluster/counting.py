@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, SupportsIndex
 
 from dranet.cluster.client import ApiClient, WatchEvent
-from dranet.cluster.transport import ClusterAccess, Connection, ConnectionPool, ResponseHead
+from dranet.cluster.transport import ClusterAccess, Connection, ConnectionPool
+from dranet.http1 import ResponseHead
 
 
 @dataclass

@@ -3,11 +3,11 @@
 Authors of claims see mistakes only through a pod that does not start, so one message has every mistake of
 every config, each with its field path.
 
-Every config that applies counts: first those of the DeviceClass, then those of the claim; a later one wins,
-field by field. Objects and maps merge, everything else (lists included) is replaced; ``null`` counts as
-absent, and unknown fields are carried along for the decoder to refuse. Each field is validated in its own
-config, conflicts between fields in the merged whole, and what the claim sets by the policy of the
-DeviceClass.
+Every config that applies counts: first those of providers, then those of the DeviceClass, then those of the
+claim; a later one wins, field by field. Objects and maps merge, everything else (lists included) is replaced;
+``null`` counts as absent, and unknown fields are carried along for the decoder to refuse. To a list of a
+provider the others add, as in DraNet; an empty one replaces it. Each field is validated in its own config,
+conflicts between fields in the merged whole, and what the claim sets by the policy of the DeviceClass.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from dranet.model.parameters.part import (
 
 if TYPE_CHECKING:
     from dranet.cel import ValueExpression
+    from dranet.model.provider import ProvidedConfig
 
 
 class ClassPolicy(Struct, frozen=True):
@@ -63,6 +64,10 @@ def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list
     return ClassPolicy(owner, policy, tuple(conditions)), problems
 
 
+CLASS_ONLY = "interface.vf"
+"""What a claim sets only where a class allows it by name."""
+
+
 def find_breaches(
     policies: Sequence[ClassPolicy],
     asked: Mapping[str, object],
@@ -79,12 +84,29 @@ def find_breaches(
         namespace: the claim's.
     """
     paths = [path for path, _ in walk_values(NetworkConfig, asked)]
+    yield from _find_class_fields(policies, paths)
     for policy in policies:
         yield from _find_closed_fields(policy, paths)
     if effective is not None and any(policy.conditions for policy in policies):
         values = _common(asked, effective.to_json(exclude_unset=True))
         for policy in policies:
             yield from _find_failures(policy, values, namespace)
+
+
+def _find_class_fields(
+    policies: Sequence[ClassPolicy], paths: Iterable[tuple[str, ...]]
+) -> Iterator[ConfigProblem]:
+    """What concerns the node and other tenants is a claim's only where the policy of a class allows it by
+    name; a class without a policy allows everything else."""
+    allowed = {outer for policy in policies for outer in policy.policy.allow or ()}
+    named = {outer for outer in allowed if _covers(CLASS_ONLY, tuple(outer.split(".")))}
+    for path in paths:
+        if _covers(CLASS_ONLY, path) and not any(_covers(outer, path) for outer in named):
+            yield ConfigProblem(
+                path,
+                f"must not be set by a claim: only a DeviceClass sets {CLASS_ONLY}, or allows it in "
+                "policy.allow",
+            )
 
 
 def _find_closed_fields(policy: ClassPolicy, paths: Iterable[tuple[str, ...]]) -> Iterator[ConfigProblem]:
@@ -211,6 +233,8 @@ class SelectedResult(Struct, frozen=True):
     """The DeviceClass of the request; empty where the claim does not name it."""
     namespace: str = ""
     """The claim's namespace."""
+    provided: tuple[ProvidedConfig, ...] = ()
+    """Under all others, the lowest first."""
 
 
 def select_results(claim: Claim, driver: str) -> tuple[SelectedResult, ...]:
@@ -244,40 +268,47 @@ _GPU = DeviceKind.GPU
 class _Config(Struct, frozen=True):
     name: str
     """As messages call it: ``config[0] (from DeviceClass fast).parameters``."""
-    source: ConfigSource
+    source: ConfigSource | None
+    """``None``: a provider."""
     parameters: Mapping[str, object]
     problems: tuple[ConfigProblem, ...]
     """Problems that no other config can fix."""
     open: tuple[ConfigProblem, ...]
     """Problems that another config may fix."""
-    policy: ClassPolicy | None
+    policy: ClassPolicy | None = None
 
     def describe(self, problem: ConfigProblem) -> str:
         return f"{join_path(problem.path, self.name)}: {' '.join(problem.text.split())}"
 
 
-def decode_configs(selections: Sequence[tuple[SelectedResult, DeviceKind]]) -> tuple[NetworkConfig, ...]:
+def decode_configs(
+    selections: Sequence[tuple[SelectedResult, DeviceKind]], *, has_profiles: bool = True
+) -> tuple[NetworkConfig, ...]:
     """One config for each selected result of a claim, in order, with the problems of all in one error.
 
     Configs are checked for a GPU and not applied to it where they are meant for network devices: those of a
     DeviceClass, and those of a claim that also cover one of its network devices. Whether such a config names
     the GPU's request does not count, because the scheduler empties ``requests`` that are all of the claim's.
 
+    Args:
+        selections: with the kind of each device.
+        has_profiles: whether a provider can be asked for a profile.
+
     Raises:
         ClaimError: InvalidConfig, with every problem of every config, each named once.
     """
-    configs, problems = inspect_configs(selections)
+    configs, problems = inspect_configs(selections, has_profiles=has_profiles)
     if problems:
         raise ClaimError("; ".join(problems), reason=Reason.INVALID_CONFIG)
     return configs
 
 
 def inspect_configs(
-    selections: Sequence[tuple[SelectedResult, DeviceKind]],
+    selections: Sequence[tuple[SelectedResult, DeviceKind]], *, has_profiles: bool = True
 ) -> tuple[tuple[NetworkConfig, ...], list[str]]:
     """As :func:`decode_configs`, with the problems as lines; without any the configs count."""
     for_links = {i for selection, kind in selections if kind is not _GPU for i in _indexes(selection)}
-    decoded = [_decode(selection, kind is _GPU, for_links) for selection, kind in selections]
+    decoded = [_decode(selection, kind, for_links, has_profiles) for selection, kind in selections]
     problems = dict.fromkeys(problem for _, problems in decoded for problem in problems)
     return tuple(config for config, _ in decoded), list(problems)
 
@@ -287,21 +318,36 @@ def _indexes(selection: SelectedResult) -> Sequence[int]:
 
 
 def _decode(
-    selection: SelectedResult, is_gpu: bool, for_links: Collection[int]
+    selection: SelectedResult, kind: DeviceKind, for_links: Collection[int], has_profiles: bool
 ) -> tuple[NetworkConfig, list[str]]:
     """Return the merged config, which counts only without problems, and the problems. ``for_links`` are the
     indexes of configs that cover network devices."""
     numbered = zip(_indexes(selection), selection.configs, strict=True)
     by_index = {i: _read(i, config, selection.device_class) for i, config in numbered}
-    read = [*by_index.values()]
+    provided = [] if kind is _GPU else [_read_provided(config) for config in selection.provided]
+    read = [*provided, *by_index.values()]
     applied = [
         config
         for i, config in by_index.items()
-        if not is_gpu or (config.source is ConfigSource.CLAIM and i not in for_links)
+        if kind is not _GPU or (config.source is ConfigSource.CLAIM and i not in for_links)
     ]
     applied.sort(key=lambda config: config.source is ConfigSource.CLAIM)
-    effective, found = _judge(applied, selection.namespace)
+    effective, found = _judge([*provided, *applied], selection.namespace, has_profiles)
     return effective, [*(config.describe(p) for config in read for p in config.problems), *found]
+
+
+def _read_provided(config: ProvidedConfig) -> _Config:
+    _, own = decode(NetworkConfig, config.parameters)
+    problems, open_ = _divide(own)
+    return _Config(f"{config.owner}.config", None, config.parameters, problems, open_)
+
+
+def _divide(problems: Sequence[ConfigProblem]) -> tuple[tuple[ConfigProblem, ...], ...]:
+    """The problems that no other config can fix, and the others."""
+    return (
+        tuple(problem for problem in problems if not problem.of_whole),
+        tuple(problem for problem in problems if problem.of_whole),
+    )
 
 
 def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
@@ -318,33 +364,41 @@ def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
     if envelope and envelope.policy:
         policy, found = compile_policy(owner, envelope.policy)
         problems += found
-    _, own = decode(NetworkConfig, parameters)
+    _, found = decode(NetworkConfig, parameters)
+    own, open_ = _divide(found)
     return _Config(
         name=f"config[{index}]{'' if is_claim else f' (from {owner})'}.parameters",
         source=opaque.source,
         parameters=parameters,
-        problems=(*problems, *(problem for problem in own if not problem.of_whole)),
-        open=tuple(problem for problem in own if problem.of_whole),
+        problems=(*problems, *own),
+        open=open_,
         policy=policy,
     )
 
 
-def _judge(configs: Sequence[_Config], namespace: str) -> tuple[NetworkConfig, list[str]]:
+def _judge(configs: Sequence[_Config], namespace: str, has_profiles: bool) -> tuple[NetworkConfig, list[str]]:
     """The configs as one, and what only shows in the whole."""
     asked = [config for config in configs if config.source is ConfigSource.CLAIM]
     effective, found = decode(NetworkConfig, _merge(configs))
     problems = [problem for problem in found if problem.of_whole]
-    if effective and effective.profile:
+    if effective and effective.profile and not has_profiles:
         problems.append(ConfigProblem(("profile",), "must not be set: no profile provider is configured"))
     policies = [config.policy for config in configs if config.policy]
     lines = [_place(problem, configs) for problem in problems]
     if policies:
-        breaches = find_breaches(policies, _merge(asked), effective, namespace)
+        without, _ = decode(NetworkConfig, _merge_plain(configs))  # the lists are the claim's own
+        breaches = find_breaches(policies, _merge_plain(asked), without or effective, namespace)
         lines += (_origin(breach.path, asked).describe(breach) for breach in breaches)
     return effective or NetworkConfig(), lines
 
 
-def _merge(configs: Iterable[_Config]) -> dict[str, object]:
+def _merge(configs: Sequence[_Config]) -> dict[str, object]:
+    layers = [config.parameters for config in configs if config.source is None]
+    own = _merge_plain(config for config in configs if config.source is not None)
+    return reduce(merge_provided, [*layers, own], {})
+
+
+def _merge_plain(configs: Iterable[_Config]) -> dict[str, object]:
     return reduce(merge, (config.parameters for config in configs), {})
 
 
@@ -374,9 +428,14 @@ def _depth(path: Path, value: object) -> int:
 
 
 def merge(
-    base: Mapping[str, object], over: Mapping[str, object], part: type[Part] = NetworkConfig
+    base: Mapping[str, object],
+    over: Mapping[str, object],
+    part: type[Part] = NetworkConfig,
+    *,
+    add_lists: bool = False,
 ) -> dict[str, object]:
-    """``over`` wins. No deeper than the fields of ``part`` go, whatever the nesting of the input."""
+    """``over`` wins. No deeper than the fields of ``part`` go, whatever the nesting of the input.
+    ``add_lists``: a list of ``over`` that is not empty adds to that of ``base``."""
     merged = dict(base)
     if part is InterfaceConfig and over.get("type") is not None:
         for kind in SUB_INTERFACE_TYPES:
@@ -385,20 +444,44 @@ def merge(
     for name, value in over.items():
         field = fields_of(part).get(name)
         nests = field is not None and (field.is_map or (field.part is not None and not field.is_list))
-        if field is None or (value is not None and not (nests and isinstance(value, Mapping))):
+        below = merged.get(name)
+        if add_lists and field and field.is_list and isinstance(below, list) and isinstance(value, list):
+            merged[name] = _add(below, value, field)
+        elif field is None or (value is not None and not (nests and isinstance(value, Mapping))):
             merged[name] = value
         elif isinstance(value, Mapping):
-            below = merged.get(name)
-            merged[name] = _merge_below(below if isinstance(below, Mapping) else {}, value, field)
+            base_below = below if isinstance(below, Mapping) else {}
+            merged[name] = _merge_below(base_below, value, field, add_lists)
     return merged
 
 
 def _merge_below(
-    base: Mapping[str, object], over: Mapping[str, object], field: PartField
+    base: Mapping[str, object], over: Mapping[str, object], field: PartField, add_lists: bool
 ) -> dict[str, object]:
     if field.part:
-        return merge(base, over, field.part)
+        return merge(base, over, field.part, add_lists=add_lists)
     return {**base, **{name: value for name, value in over.items() if value is not None}}
+
+
+def _add(base: list[object], over: list[object], field: PartField) -> list[object]:
+    """Entries of ``over`` replace those of ``base`` that are about the same (:attr:`Part.identity`)."""
+    if not over:
+        return over
+    replaced = {_identify(entry, field) for entry in over}
+    return [*(entry for entry in base if _identify(entry, field) not in replaced), *over]
+
+
+def _identify(entry: object, field: PartField) -> object:
+    try:
+        (item,) = field.decoder([entry])
+    except ValidationError:
+        return object()  # reported for the config that it is in
+    return item.identity if isinstance(item, Part) else item
+
+
+def merge_provided(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """As :func:`merge`, for the config of a provider and one above it."""
+    return merge(base, over, add_lists=True)
 
 
 _MAX_NAMED = 5

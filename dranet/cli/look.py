@@ -14,7 +14,7 @@ from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
-from dranet.settings import Settings
+from dranet.settings import Lldp, Settings
 from dranet.terminal import count_of
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
 from dranet.view.options import (
@@ -28,7 +28,6 @@ from dranet.view.policy import load_policy
 
 if TYPE_CHECKING:
     from dranet.driver.publish import FactsReader
-    from dranet.kernel.discovery.scan import NodeScanner
     from dranet.kernel.discovery.watch import Changes
 
 
@@ -77,7 +76,7 @@ def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader
     return make_scanner(settings)
 
 
-def make_scanner(settings: Settings) -> NodeScanner:
+def make_scanner(settings: Settings) -> FactsReader:
     from dranet.driver.protected_addresses import OWN_ADDRESS
     from dranet.kernel.discovery.scan import NodeScanner, ProtectedAddress
 
@@ -85,7 +84,11 @@ def make_scanner(settings: Settings) -> NodeScanner:
     scanner.set_protected_addresses(
         [ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]
     )
-    return scanner
+    if settings.lldp is Lldp.OFF:
+        return scanner
+    from dranet.driver.lldp import read_for_command
+
+    return read_for_command(scanner, settings)
 
 
 def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None:
@@ -97,7 +100,16 @@ def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None
 
 JSON = "json"
 
-_SETTINGS = ("node_addresses", "pci_ids", "sysfs_root", "procfs_root")
+_SETTINGS = (
+    "node_addresses",
+    "offer_link_kinds",
+    "state_dir",
+    "lldp",
+    "lldpd_file",
+    "pci_ids",
+    "sysfs_root",
+    "procfs_root",
+)
 
 _DESCRIPTION = """\
 Write all hardware facts of this node as one JSON document that commands on

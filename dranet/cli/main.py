@@ -54,6 +54,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
             "dranet.cli.topology", "show the distances of NICs and GPUs: tree, matrix, picture"
         ),
         "nodes": Command("dranet.desk.cli.nodes", "show all nodes: drivers, devices, claims, problems"),
+        "fabric": Command(
+            "dranet.desk.cli.fabric", "show switches, rails and nodes, and what does not fit; export them"
+        ),
         "capture": Command("dranet.cli.look", "write all hardware facts of this node as one document"),
     },
     "Look after a node": {
@@ -70,6 +73,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "ready": Command("dranet.cli.pod", "exit with 0 if the driver of this pod is ready"),
         "seccomp": Command("dranet.cli.pod", "print the driver's seccomp profile, or put it on the node"),
         "installed": Command("dranet.cli.installed", "exit with 0 if the driver is ready on its nodes"),
+    },
+    "Run by the chart's Deployment": {
+        "label": Command("dranet.cli.label", "keep the labels of nodes about their place in the fabric"),
     },
     "Other commands": {
         "version": Command(

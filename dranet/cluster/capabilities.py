@@ -78,10 +78,11 @@ _SAMPLES: Mapping[Feature, JsonObject] = {
     Feature.OBSERVED_TAINTS: {"taints": [{"key": "dra.net/probe", "effect": TaintEffect.NONE.value}]},
     Feature.SHARED_DEVICES: {"allowMultipleAllocations": True},
     Feature.LIST_ATTRIBUTES: {"attributes": {"dra.net/probe": {"ints": [0, 1]}}},
+    Feature.COUNTERS: {"consumesCounters": [{"counterSet": "probe", "counters": {"probe": {"value": "1"}}}]},
 }
 
 _QUESTIONS = (
-    (Feature.TAINTS, Feature.SHARED_DEVICES),
+    (Feature.TAINTS, Feature.SHARED_DEVICES, Feature.COUNTERS),
     (Feature.OBSERVED_TAINTS,),
     (Feature.LIST_ATTRIBUTES,),
 )

@@ -29,6 +29,7 @@ from dranet.cluster.messages import (
     utc_now,
 )
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
+from dranet.model.attributes import BANDWIDTH
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig, PodRef
 from dranet.model.status import Condition, DeviceStatus
 from dranet.terminal import cut_bytes
@@ -242,7 +243,20 @@ def _parse_result(item: JsonObject) -> AllocationResult:
         device=get_text(item, "device"),
         admin_access=get_field(item, "adminAccess", bool) or False,
         share_id=get_text(item, "shareID") or None,
+        bandwidth=_parse_bandwidth(item),
     )
+
+
+def _parse_bandwidth(item: JsonObject) -> int | None:
+    text = get_text(get_object(item, "consumedCapacity"), BANDWIDTH)
+    if not text:
+        return None
+    from dranet.quantity import NANO, parse_quantity  # few claims are for shares
+
+    try:
+        return -(-parse_quantity(text) // NANO)
+    except ValueError as error:
+        raise ProtocolError(f"claim: consumedCapacity of {BANDWIDTH}: {error}") from error
 
 
 def _parse_config(item: JsonObject) -> OpaqueConfig:

@@ -42,12 +42,10 @@ from dranet.cluster.transport import (
     ClusterAccess,
     Connection,
     ConnectionPool,
-    ResponseHead,
     in_cluster_access,
-    iter_lines,
-    read_body,
 )
 from dranet.errors import ClusterError, DranetError, ProtocolError, Reason, SettingsError
+from dranet.http1 import ResponseHead, iter_lines, read_body
 
 __all__ = ["ApiClient", "EventType", "JsonObject", "WatchEvent"]
 

@@ -21,16 +21,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.cluster.transport import (
-    ClusterAccess,
-    FixedToken,
-    Pem,
-    Tls,
-    TokenFile,
-    TokenSource,
-    access_from_url,
-)
+from dranet.cluster.transport import ClusterAccess, FixedToken, TokenFile, TokenSource, access_from_url
 from dranet.errors import SettingsError
+from dranet.http1 import Pem, Tls
 
 _Entry = Mapping[str, Any]
 

@@ -19,8 +19,9 @@ from msgspec import Struct
 
 import dranet
 from dranet.cluster.paths import name_collection
-from dranet.cluster.transport import ClusterAccess, ResponseHead, encode_request
+from dranet.cluster.transport import ClusterAccess
 from dranet.errors import ClusterError, ProtocolError, Reason
+from dranet.http1 import ResponseHead, encode_request
 
 _REASONS = {
     401: Reason.API_FORBIDDEN,

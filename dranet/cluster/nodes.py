@@ -1,6 +1,6 @@
 """The Node object, and the devices that other DRA drivers offer on the node.
 
-Only the Node's addresses and what device plugins announce are read.
+Only the Node's addresses, its labels, its provider ID and what device plugins announce are read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from asyncio import Event
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -32,6 +33,8 @@ OWN_ADDRESS_TYPES = ("InternalIP", "ExternalIP")
 
 
 _MAX_RESOURCES = 256
+_MAX_LABELS = 512
+_MAX_PROVIDER_ID = 512
 _MAX_NAME = 317
 """A DNS subdomain, a slash and 63 characters."""
 
@@ -41,6 +44,9 @@ class NodeView(Struct, frozen=True):
     """IP addresses, in their order, each once."""
     resources: tuple[str, ...] = ()
     """Names of the extended resources (``nvidia.com/gpu``), sorted; there may be none of one now."""
+    provider_id: str = ""
+    """``spec.providerID``: the cloud and its name for the machine."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 async def fetch_node(client: ApiClient, name: str) -> NodeView:
@@ -50,7 +56,23 @@ async def fetch_node(client: ApiClient, name: str) -> NodeView:
         ClusterError: no answer, or a refusal (the role needs ``get`` on ``nodes``).
     """
     node = await client.get(paths.node(name))
-    return NodeView(parse_node_addresses(node), parse_resources(node))
+    spec = node.get("spec")
+    provider_id = spec.get("providerID") if isinstance(spec, dict) else None
+    is_usable = isinstance(provider_id, str) and len(provider_id) <= _MAX_PROVIDER_ID
+    return NodeView(
+        parse_node_addresses(node),
+        parse_resources(node),
+        str(provider_id) if is_usable else "",
+        parse_labels(node),
+    )
+
+
+def parse_labels(node: JsonObject) -> Mapping[str, str]:
+    metadata = node.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    pairs = labels.items() if isinstance(labels, dict) else ()
+    found = ((name, value) for name, value in pairs if len(name) <= _MAX_NAME and _is_text(value))
+    return dict(islice(found, _MAX_LABELS))
 
 
 def parse_resources(node: JsonObject) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from typing import Any
 from msgspec import Struct
 
 from dranet.cluster.messages import JsonObject
-from dranet.model.attributes import LIST_FORMS
-from dranet.model.device import AttributeValue, Device, Taint, TaintEffect
+from dranet.model.attributes import BANDWIDTH, LIST_FORMS
+from dranet.model.device import AttributeValue, Bandwidth, Device, Taint, TaintEffect
+from dranet.settings import BANDWIDTH_STEP
 
 DeviceJson = JsonObject
 Page = tuple[DeviceJson, ...]
@@ -39,6 +40,7 @@ class Feature(StrEnum):
     OBSERVED_TAINTS = "device taints with effect None"
     SHARED_DEVICES = "devices for several claims"
     LIST_ATTRIBUTES = "list attributes"
+    COUNTERS = "counters of partitionable devices"
 
     @property
     def gate(self) -> str:
@@ -51,6 +53,7 @@ _GATES = {
     Feature.OBSERVED_TAINTS: "DRADeviceTaints",
     Feature.SHARED_DEVICES: "DRAConsumableCapacity",
     Feature.LIST_ATTRIBUTES: "DRAListTypeAttributes",
+    Feature.COUNTERS: "DRAPartitionableDevices",
 }
 
 
@@ -73,7 +76,19 @@ def withhold(page: Page, features: Collection[Feature]) -> Page:
     """
     if not find_features(page) & frozenset(features):
         return page
-    return tuple(_strip(device, features) for device in page)
+    kept = (entry for entry in page if Feature.COUNTERS not in features or not is_counter_set(entry))
+    return tuple(_strip(device, features) for device in kept)
+
+
+def withhold_all(pages: Sequence[Page], features: Collection[Feature]) -> tuple[Page, ...]:
+    """The pages without these fields. A page of counter sets is left out; it is among the last."""
+    stripped = ((page, withhold(page, features)) for page in pages)
+    return tuple(kept for page, kept in stripped if kept or not page)
+
+
+def is_counter_set(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of a page is a counter set, and no device; a slice has entries of one kind."""
+    return "counters" in entry
 
 
 def _features_of(device: Mapping[str, Any]) -> frozenset[Feature]:
@@ -84,6 +99,8 @@ def _features_of(device: Mapping[str, Any]) -> frozenset[Feature]:
             found.add(Feature.OBSERVED_TAINTS)
     if device.get("allowMultipleAllocations"):
         found.add(Feature.SHARED_DEVICES)
+    if device.get("consumesCounters") or is_counter_set(device):
+        found.add(Feature.COUNTERS)
     if any(_is_list(value) for value in (device.get("attributes") or {}).values()):
         found.add(Feature.LIST_ATTRIBUTES)
     return frozenset(found)
@@ -95,8 +112,11 @@ def _strip(device: DeviceJson, features: Collection[Feature]) -> DeviceJson:
         stripped.pop("taints", None)
     elif Feature.OBSERVED_TAINTS in features and "taints" in stripped:
         stripped["taints"] = [taint for taint in stripped["taints"] if not _is_observed(taint)]
+    if Feature.COUNTERS in features:
+        stripped.pop("consumesCounters", None)
     if Feature.SHARED_DEVICES in features:
         stripped.pop("allowMultipleAllocations", None)
+        stripped.pop("capacity", None)  # a request would only be compared with it
     if Feature.LIST_ATTRIBUTES in features and "attributes" in stripped:
         stripped["attributes"] = _without_lists(stripped["attributes"])
     return {key: value for key, value in stripped.items() if value not in ([], {})}
@@ -146,12 +166,27 @@ def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
         }
     if device.shared:
         body["allowMultipleAllocations"] = True
+    if device.bandwidth is not None:
+        body["capacity"] = {BANDWIDTH: _bandwidth_to_json(device.bandwidth)}
+    if (use := device.counters) is not None:
+        counters = {COUNTER: {"value": str(use.amount)}}
+        body["consumesCounters"] = [{"counterSet": use.counter_set, "counters": counters}]
     if taints:
         body["taints"] = [  # without a time, which the server notes then
             {"key": taint.key, "effect": taint.effect.value} | ({"value": taint.value} if taint.value else {})
             for taint in taints
         ]
     return body
+
+
+def _bandwidth_to_json(bandwidth: Bandwidth) -> JsonObject:
+    """Numbers without a suffix: a server keeps the spelling, and only the value is compared."""
+    step = str(BANDWIDTH_STEP)
+    limits = {"min": step}
+    if bandwidth.total > BANDWIDTH_STEP:  # a step beyond the capacity is invalid, and costs the whole slice
+        limits["step"] = step
+    policy = {"default": str(bandwidth.default), "validRange": limits}
+    return {"value": str(bandwidth.total), "requestPolicy": policy}
 
 
 def _attribute_to_json(value: AttributeValue) -> JsonObject:
@@ -176,11 +211,31 @@ def build_pages(
         raise ValueError(f"device names are not unique in the pool: {', '.join(twice)}")
     known = taints or {}
     built = (tuple(device_to_json(device, known.get(device.name, ())) for device in page) for page in pages)
-    return tuple(built) or ((),)
+    return (*(tuple(built) or ((),)), *_build_counter_pages(device for page in pages for device in page))
+
+
+COUNTER = "virtual-functions"
+"""The only counter of each set."""
+_SETS_PER_SLICE = 8
+
+
+def _build_counter_pages(devices: Iterable[Device]) -> Iterator[Page]:
+    """The counter sets of the devices, in slices of their own (Kubernetes 1.35), after the devices."""
+    uses = (device.counters for device in devices if device.counters is not None)
+    totals = sorted({(use.counter_set, use.total) for use in uses})
+    sets = [{"name": name, "counters": {COUNTER: {"value": str(total)}}} for name, total in totals]
+    for start in range(0, len(sets), _SETS_PER_SLICE):
+        yield tuple(sets[start : start + _SETS_PER_SLICE])
 
 
 def read_page(found: Mapping[str, Any]) -> Page:
-    return tuple(found.get("spec", {}).get("devices") or ())
+    spec = found.get("spec", {})
+    return (*(spec.get("devices") or ()), *(spec.get("sharedCounters") or ()))
+
+
+def page_to_spec(page: Page) -> JsonObject:
+    """The part of a slice's spec that holds the page."""
+    return {"sharedCounters" if page and is_counter_set(page[0]) else "devices": list(page)}
 
 
 def is_same_page(found: Page, desired: Page) -> bool:
@@ -253,10 +308,10 @@ def _is_same_time(found: str | None, desired: str | None) -> bool:
 
 def _amounts(device: DeviceJson) -> object:
     """Capacity and counters, with each quantity by its value."""
-    capacity, consumed = device.get("capacity"), device.get("consumesCounters")
-    if not capacity and not consumed:
+    amounts = {key: device.get(key) for key in ("capacity", "consumesCounters", "counters")}
+    if not any(amounts.values()):
         return None
-    from dranet.quantity import normalize_quantity  # no device of ours has any today
+    from dranet.quantity import normalize_quantity  # most nodes have none
 
     def normalize(value: object) -> object:
         """Quantities are the texts and numbers of these two fields, except the name of a set of counters."""
@@ -265,7 +320,7 @@ def _amounts(device: DeviceJson) -> object:
             return {key: item if key == "counterSet" else normalize(item) for key, item in present.items()}
         return [normalize(item) for item in value] if isinstance(value, list) else normalize_quantity(value)
 
-    return normalize({"capacity": capacity, "consumesCounters": consumed})
+    return normalize(amounts)
 
 
 API_VERSION = "resource.k8s.io/v1"
@@ -277,7 +332,7 @@ _MAX_NAME_LENGTH = 253
 """And before that it refuses one that is longer than a name."""
 
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
-_FOREIGN_FIELDS = ("nodeSelector", "allNodes", "perDeviceNodeSelection", "sharedCounters")
+_FOREIGN_FIELDS = ("nodeSelector", "allNodes", "perDeviceNodeSelection")
 """Fields of a spec that we never set, and that change what the slice means."""
 
 
@@ -358,7 +413,7 @@ def plan_sync(
         "nodeName": desired.node,
         "pool": _build_pool(desired, generation),
     }
-    specs = [{**spec, "devices": list(keep_taint_times(page, existing))} for page in desired.pages]
+    specs = [{**spec, **page_to_spec(keep_taint_times(page, existing))} for page in desired.pages]
     writes: tuple[Write, ...] = (
         *(_delete(found) for found in obsolete),
         *(_update(matched[index], index, specs[index], owner) for index in sorted(changed | orphans)),

@@ -54,11 +54,12 @@ from dranet.cluster.slice_plan import (
     build_pages,
     find_features,
     find_lost,
+    is_counter_set,
     is_same_page,
     iter_adopted,
     plan_sync,
     read_page,
-    withhold,
+    withhold_all,
 )
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
@@ -231,7 +232,7 @@ class SliceSync:
         return frozenset(Feature) - stored
 
     async def _write_pool(self, desired: DesiredPool, unusable: frozenset[Feature]) -> None:
-        pages = tuple(withhold(page, unusable) for page in desired.pages)
+        pages = withhold_all(desired.pages, unusable)
         pool = replace(desired, pages=tuple(iter_adopted(pages, self._adopted)))
         plan = plan_sync(self._view.slices, pool, self._owner)
         if plan.creates:  # seldom, so the Node is asked for each time
@@ -268,7 +269,8 @@ class SliceSync:
             stored = await self._write(write)
             if not isinstance(write, DeleteSlice):
                 self._judge_answer(write.index, read_page(write.body), read_page(stored), pool)
-        size = sum(map(len, pool.pages)), len(pool.pages)
+        devices = sum(not is_counter_set(entry) for page in pool.pages for entry in page)
+        size = devices, len(pool.pages)
         text = "published %d devices in %d slices of pool %s, generation %d"
         _log.info(text, *size, pool.pool, plan.generation)
 

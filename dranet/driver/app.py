@@ -227,6 +227,8 @@ class Driver:
             stack.enter_context(contextlib.closing(self._services.store))
             stack.enter_context(contextlib.closing(self._services.pod_links))
             stack.enter_context(contextlib.closing(self._services.attachments))
+            if self._services.neighbours is not None:
+                stack.enter_context(contextlib.closing(self._services.neighbours))
             if await _done_before(stop, self._prepare_state()):
                 await stack.enter_async_context(self._serving(stop))
                 await self._work_until(stop)
@@ -250,9 +252,13 @@ class Driver:
                 "protected addresses": self._services.protected_addresses.run(),
                 "slices of others": self._services.node_devices.run(),
                 "whose the GPUs are": self._services.gpu_inquiry.run(),
+                "cloud": self._services.cloud.run(),
+                "webhook provider": self._services.providers.run(),
                 "health": self._services.health.run(),
                 "hand-over": self._services.leadership.run(self._lead),
             }
+            if self._services.neighbours is not None:
+                work["LLDP"] = self._services.follow_neighbours()
             if self._services.ready_file is not None:
                 work["ready file"] = self._services.ready_file.run()
             background = [tasks.create_task(run, name=name) for name, run in work.items()]
@@ -268,6 +274,8 @@ class Driver:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._services.publisher.run(), name="publish: slices")
             tasks.create_task(self._services.leases.run(), name="leases")
+            if (functions := self._services.virtual_functions) is not None:
+                tasks.create_task(functions.run(), name="virtual functions")
             tasks.create_task(self._services.reconcile.run_regularly(), name="reconcile: regularly")
 
     async def _prepare_state(self) -> None:

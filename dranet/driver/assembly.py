@@ -22,25 +22,24 @@ from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.watch import AlignmentWatch, Verdicts
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles, WorkloadFiles, WorkloadPack
-from dranet.driver.features import judge_all
+from dranet.driver.features import judge_all, judge_virtual_functions
 from dranet.driver.gpus import GpuCallbacks, GpuContainers, GpuInquiry, GpuRules, GpuServers, OwnGpus
-from dranet.driver.health import HealthCallbacks, HealthFile, HealthMonitor, HealthObserver, build_rules
+from dranet.driver.health import (
+    HEALTH_ECHO_SECONDS,
+    HealthCallbacks,
+    HealthFile,
+    HealthMonitor,
+    HealthObserver,
+    build_rules,
+)
 from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks, RuntimeView, SnapshotQueue
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members, WorkLocks
-from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
-from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.metrics.reading import CounterReader, take_snapshot
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
-from dranet.driver.prepare import (
-    AddressCheck,
-    ClaimReassigner,
-    ClaimState,
-    PrepareListeners,
-    Preparer,
-    PrepareSources,
-)
+from dranet.driver.optional_services import OptionalServices
+from dranet.driver.prepare import ClaimReassigner, ClaimState, PrepareListeners, Preparer, PrepareSources
 from dranet.driver.probes.http import Access, TokenReviews
 from dranet.driver.probes.server import PortContent, ProbeServer, Readiness, ReadyFile
 from dranet.driver.probes.tls import open_tls
@@ -68,20 +67,15 @@ from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
-from dranet.model.ipam import PoolNode
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
-from dranet.settings import AddressConflicts, DeviceMetrics, PublishGpus, Settings
+from dranet.settings import DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
-HEALTH_ECHO_SECONDS = 1.0
-"""The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
-that the instance is gone; it is reported again after this time."""
 
-
-class Services:
+class Services(OptionalServices):
     """Nothing runs yet, and no file is open. To be made on the event loop that they will run on."""
 
     def __init__(
@@ -110,8 +104,8 @@ class Services:
         self._gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.pod_links = PodLinks(self._note_pod_change)
         self._tls = open_tls(settings)
-        for name, value in vars(type(self)).items():
-            if isinstance(value, cached_property):
+        for name in dir(type(self)):
+            if isinstance(getattr(type(self), name), cached_property):
                 getattr(self, name)
 
     # --- what is kept: records, gates, files of containers ---
@@ -157,7 +151,19 @@ class Services:
 
     @cached_property
     def inventory(self) -> Inventory:
-        return Inventory(self._reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+        reader = self._reader
+        if self.neighbours is not None:
+            from dranet.driver.lldp import ReaderWithNeighbours
+
+            reader = ReaderWithNeighbours(reader, self.neighbours, self.settings.offer_link_kinds)
+        return Inventory(
+            reader,
+            self._policy.get,
+            self.store,
+            self._metrics,
+            self._gpus.judge,
+            lambda: self.providers.facts if self._reader.is_live else (),  # a capture has its own
+        )
 
     @cached_property
     def publish(self) -> PublishLoop:
@@ -212,9 +218,12 @@ class Services:
         )
 
     def _note_scan(self) -> None:
+        if self.virtual_functions is not None:
+            self.virtual_functions.scanned()
         facts = self.inventory.view.facts
         self.reconcile.scanned(facts.links)
         self.alignment.scanned(facts.gpus)
+        self.providers.scanned()
 
     # --- GPUs: which driver serves them, which pods have them, how they are aligned ---
 
@@ -224,6 +233,7 @@ class Services:
             partial(fetch_node, self._client, self.settings.node_name),
             PodResources(self.settings.pod_resources_socket).read_givers,
             lambda: self._gpus,
+            on_node=self.cloud.note_node,
         )
 
     @cached_property
@@ -320,19 +330,6 @@ class Services:
     def _work(self) -> WorkLocks:
         return WorkLocks(self.store.folder)
 
-    def _find_pool_node(self) -> PoolNode:
-        targets = self.protected_addresses.targets
-        own = tuple(target.address for target in targets if target.is_own)
-        return PoolNode(self.settings.node_name, own)
-
-    def _open_conflict_check(self) -> AddressCheck | None:
-        mode = self.settings.address_conflicts
-        if mode is AddressConflicts.OFF:
-            return None
-        from dranet.driver.conflicts import ConflictCheck
-
-        return ConflictCheck(mode, self.store, self._announcer, self._metrics).check
-
     @cached_property
     def _preparer(self) -> Preparer:
         return Preparer(
@@ -347,11 +344,18 @@ class Services:
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 find_ipam=self._ipam.find,
                 find_node=self._find_pool_node,
-                check_addresses=self._open_conflict_check(),
+                check_addresses=self._open_address_check(),
+                find_provided=self.providers.find_config,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),
             state=ClaimState(
-                self.store, self.attachments, self.leases, self._container_files, self._work, self._ipam
+                self.store,
+                self.attachments,
+                self.leases,
+                self._container_files,
+                self._work,
+                self._ipam,
+                self.providers.profiles,
             ),
             announcer=self._announcer,
             metrics=self._metrics,
@@ -362,22 +366,6 @@ class Services:
         """Look at the Node again: no watch reports a device plugin that has come since."""
         if self.settings.publish_gpus is PublishGpus.AUTO:
             await self.gpu_inquiry.look()
-
-    @cached_property
-    def leases(self) -> Leases:
-        on_links = self._metadata.links_changed
-        return Leases(self.store, self.attachments, self._announcer, self._metrics, on_links=on_links)
-
-    @cached_property
-    def _ipam(self) -> Ipam:
-        return Ipam(
-            self.store,
-            self._boot_id,
-            self._announcer,
-            self._metrics,
-            IpamClient(self.settings.cni_bin_dirs),
-            open_ipam_file(self.settings),
-        )
 
     @cached_property
     def reassigner(self) -> ClaimReassigner:
@@ -465,10 +453,9 @@ class Services:
             self.store,
             self._runtime_view,
             self._snapshots,
-            Reconcilers(pods, self.files, owners),
+            Reconcilers(pods, self.files, owners, self._look_outside),
             self._actions,
             self._preparer.finish,
-            partial(self._ipam.look, self._work),
             self.settings.reconcile_seconds,
         )
 
@@ -580,7 +567,11 @@ class Services:
         certificates = self._tls.read_findings() if self._tls is not None else ()
         served = self._gpus.served if self._gpus.has_gpus else None
         peers = self.publisher.features, self.kubelet.capabilities, self.nri.capabilities
-        return [*judge_all(self.settings, *peers, served, self._ipam.read_state()), *certificates]
+        findings = judge_all(self.settings, *peers, served, self._ipam.read_state())
+        functions = self.virtual_functions
+        if functions is not None:
+            findings += judge_virtual_functions(functions.states, self._policy.vf_problem)
+        return [*findings, *certificates, *self.providers.read_findings()]
 
     # --- calls to services that are built later than their callers ---
 

@@ -7,12 +7,13 @@ to turn on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from dranet.cluster.capabilities import ApiCapabilities, Support
 from dranet.cluster.slice_plan import Feature
 from dranet.driver.ipam import IpamState
+from dranet.driver.virtual_functions import PfState
 from dranet.inventory.offer import ServedGpus
 from dranet.kubelet.plugin import KubeletCapabilities
 from dranet.model.findings import (
@@ -33,6 +34,8 @@ from dranet.model.findings import (
     RUNTIME,
     RUNTIME_CDI,
     RUNTIME_NRI,
+    VF_COUNT,
+    VIRTUAL_FUNCTIONS,
     Finding,
     Severity,
     ok,
@@ -43,14 +46,18 @@ from dranet.settings import HealthTaints, PublishGpus, Settings
 _MATTERS: Mapping[Feature, str] = {
     Feature.TAINTS: "the scheduler goes on giving out a NIC whose link is down",
     Feature.OBSERVED_TAINTS: "a trial of health taints (effect None) shows nothing",
-    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it",
+    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it, and no "
+    "bandwidth is counted",
     Feature.LIST_ATTRIBUTES: "resource.kubernetes.io/numaNode is one number and cannot match a list",
+    Feature.COUNTERS: "the scheduler gives out a physical function while pods have its virtual functions; "
+    "the driver refuses the later claim",
 }
 _SETTINGS: Mapping[Feature, str] = {
     Feature.TAINTS: "--health-taints=off",
     Feature.OBSERVED_TAINTS: "--health-taints=NoSchedule",
     Feature.SHARED_DEVICES: "an empty --shared-devices",
     Feature.LIST_ATTRIBUTES: "--list-attributes=false",
+    Feature.COUNTERS: "a --filter that offers the virtual functions only",
 }
 
 
@@ -87,6 +94,7 @@ def find_wanted(settings: Settings) -> frozenset[Feature]:
         Feature.OBSERVED_TAINTS: settings.health_taints is HealthTaints.NONE,
         Feature.SHARED_DEVICES: bool(settings.shared_devices),
         Feature.LIST_ATTRIBUTES: settings.list_attributes,
+        Feature.COUNTERS: settings.virtual_functions_file is not None,
     }
     return frozenset(feature for feature, wants in asked.items() if wants)
 
@@ -202,6 +210,22 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
         _note(GPUS, f"{vendor}: left to {server}", GPU_OFFER) for vendor, server in served.by_vendor.items()
     ]
     return left or [ok(GPUS, "offered: no other driver serves them", GPU_OFFER)]
+
+
+def judge_virtual_functions(states: Iterable[PfState], problem: str) -> Iterator[Finding]:
+    """Whether each physical function with a rule has what the rule wants."""
+    if problem:
+        fix = "correct the file; the last good one stays in force"
+        yield Finding(VIRTUAL_FUNCTIONS, Severity.WARNING, problem, "new rules are not known", fix, VF_COUNT)
+    for state in states:
+        seen = f"{state.device}: {state.observed} of {state.desired}"
+        if state.problem:
+            matters = "claims for the missing functions wait, or functions lack their defaults"
+            fix = "free what is named, e.g. by a drain of the node; see docs/guides/virtual-functions.md"
+            seen = f"{seen}; {state.problem}"
+            yield Finding(VIRTUAL_FUNCTIONS, Severity.WARNING, seen, matters, fix, VF_COUNT)
+        else:
+            yield ok(VIRTUAL_FUNCTIONS, seen, VF_COUNT)
 
 
 def judge_ipam(state: IpamState) -> Iterator[Finding]:

@@ -345,8 +345,11 @@ class GpuInquiry:
         fetch_node: Callable[[], Awaitable[NodeView]],
         read_used: Callable[[], Awaitable[Collection[str]]],
         servers: Callable[[], GpuServers],
+        on_node: Callable[[NodeView], None] = lambda _: None,
     ) -> None:
-        """``read_used`` returns the resources and DRA drivers of which pods have devices."""
+        """``read_used`` returns the resources and DRA drivers of which pods have devices; ``on_node`` gets
+        each answer about the Node."""
+        self._on_node = on_node
         self._fetch_node = fetch_node
         self._read_used = read_used
         self._servers = servers
@@ -378,6 +381,7 @@ class GpuInquiry:
         """
         node = await self._fetch_node()
         self._servers().take_resources(node.resources)
+        self._on_node(node)
         return node.addresses
 
     async def _look_at_node(self) -> bool:

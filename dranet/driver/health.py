@@ -41,6 +41,10 @@ from dranet.telemetry import HealthMetrics
 
 log = logging.getLogger(__name__)
 
+HEALTH_ECHO_SECONDS = 1.0
+"""The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
+that the instance is gone; it is reported again after this time."""
+
 _FORMAT = 2
 _MOST_BYTES = 8 << 20
 

@@ -7,13 +7,14 @@ anything. Slow look-ups belong here (:class:`NodeReader`), not in the hook.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.claims.config import choose_pod, decode_configs, select_results
+from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
 from dranet.claims.plan.device import check_pod, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
@@ -24,6 +25,7 @@ from dranet.kernel.attachment.hardware import open_queues
 from dranet.kernel.attachment.links import open_host_side, read_link
 from dranet.kernel.attachment.restore import read_ipoib_states, read_link_state
 from dranet.kernel.attachment.traffic import read_rules
+from dranet.kernel.attachment.virtual_function import read_vf
 from dranet.kernel.discovery.hardware import read_management_nodes
 from dranet.kernel.ethtool.settings import read_ethtool_state
 from dranet.kernel.netlink.rdma import read_cm_defaults, read_netns_exclusive
@@ -48,6 +50,8 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
+from dranet.model.provider import ProfileRequest, ProvidedConfig, identify
+from dranet.model.virtual_functions import VfSettings
 from dranet.store.claim_store import ClaimStore
 
 
@@ -98,6 +102,11 @@ class NodeReader:
         sysfs = PseudoFiles(self._sysfs_root, [])
         ports = sysfs.entries(f"bus/pci/devices/{pci_address}/net")
         return max((sysfs.integer(f"class/net/{port}/mtu") or 0 for port in ports), default=0) or None
+
+    def read_vf(self, physical_function: str, index: int) -> VfSettings:
+        """What a virtual function has, as its physical function reports it."""
+        with NetlinkSocket.open() as rtnl:
+            return read_vf(rtnl, self._sysfs_root, physical_function, index)
 
     def read_cpu_surroundings(self, pci_address: str, ifname: str, asked: Collection[str]) -> CpuSurroundings:
         """Which CPUs there are, and which work for a device now, as far as asked (irq, xps, rps)."""
@@ -157,6 +166,8 @@ def _check_parent(rtnl: NetlinkSocket, link: Link) -> None:
         )
 
 
+NO_PROFILES: Mapping[str, ProvidedConfig] = {}
+
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
 
 
@@ -172,8 +183,7 @@ class DecodedDevice(Struct, frozen=True):
     @property
     def key(self) -> str:
         """Distinguishes the devices of a claim: it may hold several shares of one."""
-        share = self.result.share_id
-        return f"{self.device.name}/{share}" if share else self.device.name
+        return _key(self.result)
 
     @property
     def moves(self) -> bool:
@@ -198,11 +208,30 @@ class DecodedClaim(Struct, frozen=True):
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
+    profiles: tuple[ProfileRequest, ...] = ()
+    """Those to ask for; their configs may change everything else."""
     ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
     pooled: Mapping[str, IpamAnswer] = field(default_factory=dict)
     """Addresses from pools, by :attr:`DecodedDevice.key`."""
+
+
+class Lookups(Struct, frozen=True):
+    """What the names in a claim stand for."""
+
+    get_offered: Callable[[str], Device]
+    """Raises DeviceError for a device that is not on offer."""
+    vendor_device: Callable[[Device], str] | None = None
+    """The vendor's CDI device of a GPU, or empty."""
+    find_ipam: Callable[[str], AddressSource] = no_ipam_file
+    """Raises ClaimError for an unknown name."""
+    find_node: Callable[[], PoolNode] = PoolNode
+    """This node, as address pools number it."""
+    find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for the device; raises ProviderError where that is not known yet."""
+    has_profiles: bool = False
+    """Whether a provider can be asked for one."""
 
 
 class Planner:
@@ -212,33 +241,34 @@ class Planner:
         self,
         driver_name: str,
         boot_id: str,
-        get_offered: Callable[[str], Device],
+        lookups: Lookups,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] | None = None,
-        find_ipam: Callable[[str], AddressSource] = no_ipam_file,
-        find_node: Callable[[], PoolNode] = PoolNode,
     ) -> None:
-        """``get_offered`` raises DeviceError for a device that is not on offer; ``vendor_device`` returns
-        the vendor's CDI device of a GPU, or empty; ``find_ipam`` raises ClaimError for an unknown name;
-        ``find_node`` is this node as address pools number it."""
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._get_offered = get_offered
+        self._get_offered = lookups.get_offered
         self._store = store
         self._device_id = device_id
         self._node = node
-        self._vendor_device = vendor_device
-        self._find_ipam = find_ipam
-        self._find_node = find_node
+        self._vendor_device = lookups.vendor_device
+        self._find_ipam = lookups.find_ipam
+        self._lookups = lookups
+        self._find_node = lookups.find_node
 
-    def decode(self, claim: Claim) -> DecodedClaim:
+    def decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] = NO_PROFILES) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
-        every bad field at once, and DeviceError for a device that is gone, busy or not offered."""
+        every bad field at once, DeviceError for a device that is gone, busy or not offered, and ProviderError
+        for one whose config is not known yet. ``profiles``: what a provider has given for those of an earlier
+        answer, by ``key``."""
         selections = select_results(claim, self._driver_name)
         offered = [self._get_offered(selection.result.device) for selection in selections]
-        configs = decode_configs([(s, device.kind) for s, device in zip(selections, offered, strict=True)])
+        pairs = list(zip(selections, offered, strict=True))
+        configs = decode_configs(
+            [(self._add_provided(selection, device, profiles), device.kind) for selection, device in pairs],
+            has_profiles=self._lookups.has_profiles,
+        )
         devices = tuple(
             DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
             for selection, device, config in zip(selections, offered, configs, strict=True)
@@ -247,12 +277,13 @@ class Planner:
         _check_shares(devices)
         self._check_free(claim.ref, devices)
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
+        requests = () if profiles else tuple(_profile_requests(devices))
         dhcp = tuple(self._lease_requests(claim.ref, devices))
         sources = {d.config.interface.ipam for d in devices if d.is_link and d.config.interface.ipam}
         found = {name: self._find_ipam(name) for name in sorted(sources)}
         ipam = tuple(self._ipam_requests(claim.ref, pod, devices, found))
         pooled = self._take_from_pools(claim.ref, devices, found)
-        return DecodedClaim(claim.ref, pod, devices, dhcp, ipam, others, pooled)
+        return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others, pooled)
 
     def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
         """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
@@ -270,6 +301,12 @@ class Planner:
         others = [(f"claim {c.claim} (pod {c.pod})", c.plans) for c in self._get_others(decoded.claim)]
         check_parents(record.plans, ((name, plan) for name, plans in others for plan in plans))
         return record
+
+    def _add_provided(
+        self, selection: SelectedResult, device: Device, profiles: Mapping[str, ProvidedConfig]
+    ) -> SelectedResult:
+        layers = (profiles.get(_key(selection.result)), self._lookups.find_config(device))
+        return replace(selection, provided=tuple(layer for layer in layers if layer is not None))
 
     def _find_vendor_device(self, device: Device) -> str:
         """A GPU is given by its device nodes, by us or by its vendor's spec. With neither (DeviceError) a
@@ -420,12 +457,20 @@ class Planner:
             cpus=self._read_cpus(decoded),
             host_rules=rules,
             ipoib=self._read_ipoib(device, exclusive),
+            vf=self._read_vf(decoded),
             ipam=obtained.addresses.get(decoded.key),
+            bandwidth=decoded.result.bandwidth,
         )
         self._check_sysctls(device, config)
         if any(isinstance(step, MoveRdma) for step in plan.steps):
             return replace(plan, rdma_cm=read_cm_defaults(device.rdma_device))
         return plan
+
+    def _read_vf(self, decoded: DecodedDevice) -> VfSettings | None:
+        device = decoded.device
+        if decoded.config.interface.vf.settings.is_empty or device.vf_index is None:
+            return None
+        return self._node.read_vf(device.physical_function, device.vf_index)
 
     def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:
         asked, device = decoded.config.cpu_locality.asked, decoded.device
@@ -472,6 +517,9 @@ class Planner:
         wanted = {own.device.name: own.result.share_id for own in devices if not own.result.admin_access}
         for other in self._get_others(claim):
             for held in other.devices:
+                for own in devices:
+                    if not held.admin_access and not own.result.admin_access:
+                        _check_parts(own.device, held.device, other)
                 is_held = held.device.name in wanted and not held.admin_access
                 if is_held and not (wanted[held.device.name] and _is_share(held)):
                     raise DeviceHeldError(
@@ -479,6 +527,21 @@ class Planner:
                         holder=other.claim.uid,
                         hint="it is free once that pod has ended",
                     )
+
+
+def _check_parts(own: Device, held: Device, other: PreparedClaim) -> None:
+    """A physical function goes to a pod or its virtual functions do, also where the scheduler did not see the
+    counters that state so. Raises DeviceHeldError."""
+    ours, theirs = own.counters, held.counters
+    if ours is None or theirs is None or ours.counter_set != theirs.counter_set or own.name == held.name:
+        return
+    if not (own.physical_function and held.physical_function):
+        raise DeviceHeldError(
+            f"device {own.name} shares its hardware with {held.name}, which is prepared for claim "
+            f"{other.claim} (pod {other.pod})",
+            holder=other.claim.uid,
+            hint="a physical function and its virtual functions are not given out at the same time",
+        )
 
 
 def _is_share(held: PreparedDevice) -> bool:
@@ -518,6 +581,24 @@ def _not_shareable(device: Device) -> ClaimError:
         hint="the operator's --shared-devices must not name it",
         reason=Reason.UNSUPPORTED_CLAIM,
     )
+
+
+def _key(result: AllocationResult) -> str:
+    return f"{result.device}/{result.share_id}" if result.share_id else result.device
+
+
+def _profile_requests(devices: Sequence[DecodedDevice]) -> Iterator[ProfileRequest]:
+    """A provider knows the name of the device and the claim, but no shares."""
+    asking = [decoded for decoded in devices if decoded.moves and decoded.config.profile]
+    shared = [name for name, count in Counter(own.device.name for own in asking).items() if count > 1]
+    if shared:
+        raise ClaimError(
+            f"device {', '.join(shared)}: profile: must be set for one share of the device in a claim",
+            hint="use a claim for each share",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+    for own in asking:
+        yield ProfileRequest(own.key, identify(own.device), own.config.to_json(exclude_unset=True))
 
 
 def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:

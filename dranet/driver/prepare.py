@@ -1,13 +1,13 @@
 """Prepare and Unprepare, and a claim's reassignment to its next pod.
 
-Prepare: fetch -> decode -> lease, IPAM -> read link state -> plan -> store -> CDI -> answer. Slow work
-belongs here, so that the runtime's hook only replays a plan. DHCP servers and IPAM plugins are asked before
-the node's devices are locked, and what is not used is released. The record is committed before the kubelet
-hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
+Prepare: fetch -> decode -> profiles -> lease, IPAM -> read link state -> plan -> store -> CDI -> answer. Slow
+work belongs here, so that the runtime's hook only replays a plan. Providers, DHCP servers and IPAM plugins
+are asked before the node's devices are locked, and what is not used is released. The record is committed
+before the kubelet hears "prepared". A claim's error goes into that claim's answer and never fails the batch.
 
-Unprepare goes in reverse: devices -> leases -> files -> record -> addresses of IPAM plugins. Each step may be
-repeated: the kubelet calls again until it hears of no error. If two instances are asked to prepare one claim,
-the second waits for the first, finds its record, and gives the same answer."""
+Unprepare goes in reverse: devices -> leases -> files -> record -> addresses of IPAM plugins, profiles. Each
+step may be repeated: the kubelet calls again until it hears of no error. If two instances are asked to
+prepare one claim, the second waits for the first, finds its record, and gives the same answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.ipam import Ipam, Obtained, no_ipam_file
 from dranet.driver.leases import LeaseRequest, Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
-from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason
+from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, ProviderError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.inventory.slices import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
@@ -43,6 +43,8 @@ from dranet.telemetry import Metrics, PreparePhase
 
 if TYPE_CHECKING:
     from dranet.driver.planner import DecodedClaim, Planner
+    from dranet.driver.profiles import Profiles
+    from dranet.model.provider import ProvidedConfig
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class ClaimState(Struct, frozen=True):
     work: WorkLocks
     """By claim; and by device: two claims for one NIC would get one lease, and the loser would release it."""
     ipam: Ipam
+    profiles: Profiles | None = None
+    """``None``: no provider can be asked for one."""
 
 
 class PrepareSources(Struct, frozen=True):
@@ -86,6 +90,8 @@ class PrepareSources(Struct, frozen=True):
     """This node, as address pools number it."""
     refresh_gpu_owners: Callable[[], Awaitable[None]] | None = None
     """Look again which driver serves GPUs; never fails."""
+    find_provided: Callable[[Device], ProvidedConfig | None] = lambda _: None
+    """What a provider wants for a device; raises ProviderError where that is not known yet."""
 
 
 class PrepareListeners(Struct, frozen=True):
@@ -119,6 +125,7 @@ class Preparer:
         self._ipam = state.ipam
         self._files = state.files
         self._work = state.work
+        self._profiles = state.profiles
         self._announcer = announcer
         self._metrics = metrics
         self._shown = metrics.prepare
@@ -155,7 +162,8 @@ class Preparer:
                     with self._shown.phase(PreparePhase.FETCH):
                         claim = await self._sources.fetch(ref)
                     reached(Failpoint.PREPARE_CLAIM_FETCHED)
-                    record = await self._prepare_anew(claim)
+                    async with self._releasing_profiles(ref.uid):
+                        record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
                     names = ",".join(device.device.name for device in record.devices)
                     about = {"claim": ref, "pod": record.pod, "devices": names} | _describe_gpus(record)
@@ -196,8 +204,7 @@ class Preparer:
             refresh = self._sources.refresh_gpu_owners
             if refresh is not None and any(map(may_be_gpu, self._devices_of(claim))):
                 await refresh()
-            with self._shown.phase(PreparePhase.DECODE):
-                decoded = await asyncio.to_thread(self._decode, claim)
+            decoded = await self._decode_with_profiles(claim)
             if decoded.dhcp or decoded.ipam:
                 self._check_runtime()
             async with self._obtained(decoded, decoded.dhcp) as obtained:
@@ -231,8 +238,30 @@ class Preparer:
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
 
-    def _decode(self, claim: Claim) -> DecodedClaim:
-        return self._planner.decode(claim)
+    async def _decode_with_profiles(self, claim: Claim) -> DecodedClaim:
+        with self._shown.phase(PreparePhase.DECODE):
+            decoded = await asyncio.to_thread(self._decode, claim)
+        if self._profiles is None or not decoded.profiles:
+            return decoded
+        self._check_runtime()
+        with self._shown.phase(PreparePhase.PROFILE):
+            profiles = await self._profiles.get(claim.ref, decoded.profiles)
+        with self._shown.phase(PreparePhase.DECODE):
+            return await asyncio.to_thread(self._decode, claim, profiles)
+
+    def _decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] | None = None) -> DecodedClaim:
+        return self._planner.decode(claim, profiles or {})
+
+    @contextlib.asynccontextmanager
+    async def _releasing_profiles(self, claim_uid: str) -> AsyncIterator[None]:
+        """Release the profiles of a claim that is not prepared after all. A provider that has failed is not
+        asked again, for the kubelet waits."""
+        try:
+            yield
+        except Exception as error:
+            if self._profiles is not None and not isinstance(error, ProviderError):
+                await self._profiles.release_unused(claim_uid)
+            raise
 
     # --- Unprepare ---
 
@@ -251,6 +280,8 @@ class Preparer:
                 record = self._store.get(ref.uid)
                 report = await self._release(ref.uid)
                 await self._ipam.release_unused(ref)
+                if self._profiles is not None:
+                    await self._profiles.release_unused(ref.uid)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
             log.warning("unprepare failed: %s", error, extra={"context": context})
@@ -339,7 +370,7 @@ class Preparer:
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
                 return None
             await asyncio.to_thread(self._attachments.release_claim, claim.ref.uid)  # links are up again
-            decoded = await asyncio.to_thread(self._decode, claim)
+            decoded = await self._decode_with_profiles(claim)
             _check_same_devices(decoded, record)
             decoded = _with_answered_gpus(decoded, record)
             kept = _leases_of(decoded, record)
@@ -387,18 +418,23 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import NodeReader, Planner
+        from dranet.driver.planner import Lookups, NodeReader, Planner
 
+        sources = self._sources
         return Planner(
             self._driver_name,
             self._boot_id,
-            self._sources.get_offered,
+            Lookups(
+                sources.get_offered,
+                sources.find_vendor_device,
+                sources.find_ipam,
+                sources.find_node,
+                sources.find_provided,
+                has_profiles=self._profiles is not None,
+            ),
             self._store,
             self._files.device_id,
-            NodeReader(self._sources.sysfs_root, self._sources.procfs_root),
-            self._sources.find_vendor_device,
-            self._sources.find_ipam,
-            self._sources.find_node,
+            NodeReader(sources.sysfs_root, sources.procfs_root),
         )
 
     def _check_runtime(self) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.offer import NO_OTHER_SERVER, ServedGpus, take_inventory, uplink_names
@@ -26,7 +27,7 @@ from dranet.kernel.discovery.scan import ProtectedAddress
 from dranet.kernel.discovery.watch import EVERYTHING, Changes, ChangeWatch
 from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind, Taint
-from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
+from dranet.model.facts import Gpu, Link, NodeFacts, ProvidedFacts, RdmaDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind, ScanPhase
@@ -55,7 +56,11 @@ def _loop_time() -> float:
 
 def _content_of_slices(pages: Pages, taints: TaintsByDevice) -> object:
     """Equal for what makes equal slices: a device that is in a pod differs from itself in more than that."""
-    return [[(one.name, one.attributes, one.shared) for one in page] for page in pages], dict(taints)
+    devices = [
+        [(one.name, one.attributes, one.shared, one.bandwidth, one.counters) for one in page]
+        for page in pages
+    ]
+    return devices, dict(taints)
 
 
 class SliceRateLimiter:
@@ -202,8 +207,11 @@ class Inventory:
         store: ClaimStore,
         metrics: Metrics,
         judge_gpus: Callable[[Sequence[Gpu]], ServedGpus] = lambda _: NO_OTHER_SERVER,
+        get_provided: Callable[[], tuple[ProvidedFacts, ...]] = tuple,
     ) -> None:
-        """``judge_gpus`` returns which other drivers serve the GPUs of a scan."""
+        """``judge_gpus`` returns which other drivers serve the GPUs of a scan, ``get_provided`` what
+        providers have answered until now."""
+        self._get_provided = get_provided
         self._reader = reader
         self._judge_gpus = judge_gpus
         self._policy = policy
@@ -234,6 +242,8 @@ class Inventory:
             start = time.perf_counter()
             held_before = self._held()  # one that is released during the scan is in no facts and not held
             facts = self._reader.read(changes | self._find_returned(held_before))
+            if provided := self._get_provided():
+                facts = replace(facts, provided=provided)
             read = time.perf_counter()
             policy = self._policy()
             held = {**held_before, **self._held(), **self._set_down(facts)}

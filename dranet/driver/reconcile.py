@@ -462,6 +462,8 @@ class Reconcilers(Struct, frozen=True):
     pods: PodReconciler
     files: FileReconciler
     owners: OwnerReconciler
+    look_at_addresses: Callable[[], Awaitable[None]]
+    """Checks those of IPAM plugins, and releases those of no claim."""
 
 
 class ReconcileLoop:
@@ -473,11 +475,10 @@ class ReconcileLoop:
         reconcilers: Reconcilers,
         actions: ActionLog,
         finish: Callable[[PreparedClaim], Awaitable[bool]],
-        look_at_addresses: Callable[[], Awaitable[None]],
         seconds: float,
     ) -> None:
         """``finish`` writes the missing files of a claim again, and returns whether any were missing;
-        ``look_at_addresses`` releases those of no claim; ``seconds`` pass between two regular looks."""
+        ``seconds`` pass between two regular looks."""
         self._store = store
         self._view = view
         self._snapshots = snapshots
@@ -486,7 +487,7 @@ class ReconcileLoop:
         self._owners = reconcilers.owners
         self._actions = actions
         self._finish = finish
-        self._look_at_addresses = look_at_addresses
+        self._look_at_addresses = reconcilers.look_at_addresses
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()

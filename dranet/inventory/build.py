@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.inventory import slices
+from dranet.inventory.cabling import describe_neighbour
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.topology import (
     PCI_CLASS_NETWORK,
@@ -32,7 +33,7 @@ from dranet.inventory.topology import (
 )
 from dranet.model.attributes import SRIOV_VFS, VIRTUAL, Attribute, FittedValues, fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
+from dranet.model.facts import Gpu, Link, LldpNeighbour, NodeFacts, PciFunction, RdmaDevice
 
 _ARPHRD_INFINIBAND = 32
 
@@ -80,7 +81,9 @@ class _Hardware(Struct, frozen=True):
     near_gpus: NearestGpus
     numa_lists: Mapping[int, tuple[int, ...]] | None
     """``None`` where the cluster does not take lists."""
-    offered_kinds: frozenset[str]
+    policy: Policy
+    neighbours: Mapping[str, LldpNeighbour]
+    """By interface name."""
 
     @property
     def takes_lists(self) -> bool:
@@ -111,7 +114,8 @@ class _Hardware(Struct, frozen=True):
             links,
             NearestGpus(_place_gpus(gpus, functions), functions.values()),
             near_numa_nodes(facts.numa_nodes) if policy.list_attributes else None,
-            policy.offer_link_kinds,
+            policy,
+            {neighbour.ifname: neighbour for neighbour in facts.lldp_neighbours},
         )
 
     def pci_devices(self) -> Iterator[Device]:
@@ -133,7 +137,7 @@ class _Hardware(Struct, frozen=True):
             name = slices.encoded_link_name(link.ifname) if name in taken else name
             taken.add(name)
             lag = self.lags.get(link.ifname)
-            if infrastructure_reason(link, {link.kind} if lag else self.offered_kinds):
+            if infrastructure_reason(link, {link.kind} if lag else self.policy.offer_link_kinds):
                 yield bare_device(name, link.ifname)
             elif lag:
                 yield self._device(name, link, lag.rdma, place=lag.place)
@@ -157,6 +161,12 @@ class _Hardware(Struct, frozen=True):
             values |= {**slices.describe_versions(None, None, function), **slices.describe_gpu(gpu)}
             fitted = fit_values(values)
             yield replace(_placed_gpu(gpu, function), attributes=fitted.kept, left_out=fitted.left_out)
+
+    def _neighbour(self, link: Link, function: PciFunction | None) -> LldpNeighbour | None:
+        """The switch at the other end; a virtual function has the cable of its physical function."""
+        pf = function.physical_function if function else ""
+        wire = _main_link(pf, self.links_on.get(pf, ())) if pf else link
+        return self.neighbours.get(wire.ifname) if wire else None
 
     def _soft_rdma(self, link: Link | None) -> RdmaDevice | None:
         on_link = self.rdma_under.get(link.ifname, ()) if link else ()
@@ -183,6 +193,7 @@ class _Hardware(Struct, frozen=True):
             pci_path=at.path if at else (),
             pcie_root=at.root if at else "",
             physical_function=function.physical_function if function else "",
+            vf_index=function.virtual_function_index if function and function.physical_function else None,
             numa_node=at.numa_node if at else None,
             rdma_device=rdma.name if rdma else "",
             char_devices=rdma.char_devices if rdma else (),
@@ -213,6 +224,8 @@ class _Hardware(Struct, frozen=True):
         if link:
             values |= slices.describe_link(link)
             values |= slices.describe_relatives(link, self.links)
+            if self.neighbours:
+                values |= describe_neighbour(self._neighbour(link, function), self.policy.rail_pattern)
         values |= slices.describe_rdma(rdma, link.ifname if link else "")
         values |= slices.describe_versions(link, rdma, function)
         return fit_values(values)

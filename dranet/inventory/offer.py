@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from dranet.errors import DranetError
 from dranet.inventory.build import PAIR_KINDS, bare_device, build_devices, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, DeviceFilter, Policy, RuleResult
+from dranet.inventory.provided import add_provided
 from dranet.inventory.topology import LinkDependencies, carrier, find_link_dependencies
-from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
-from dranet.model.device import Device, DeviceKind
+from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, LINK_SPEED, NOT_TEXT, PARENT, RDMA_DEVICE
+from dranet.model.device import Bandwidth, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 from dranet.model.uplinks import has_local_parent
 from dranet.settings import PublishGpus
@@ -280,6 +281,9 @@ def _decide_by_policy(device: Device, policy: Policy) -> Decision:
     device = replace(device, attributes={**device.attributes, **added.attributes})
     if policy.shared is not None and device.kind is DeviceKind.NIC:
         device, added = _share(device, added, policy.shared)
+        device = replace(device, bandwidth=_find_bandwidth(device, policy))
+        if device.shared and policy.default_bandwidth is not None and device.bandwidth is None:
+            return Decision(device, False, _UNCOUNTABLE, warnings=added.warnings)
     try:
         if policy.filter is None or policy.filter.matches(device.attributes):
             return Decision(device, True, _OFFERED[device.kind], warnings=added.warnings)
@@ -298,6 +302,24 @@ def _share(device: Device, added: RuleResult, shared: DeviceFilter) -> tuple[Dev
         warning = f"device {device.name} is not shared: shared_devices fails on it: {error.message}"
         return device, replace(added, warnings=(*added.warnings, warning))
 
+
+def _find_bandwidth(device: Device, policy: Policy) -> Bandwidth | None:
+    """``None`` also for a port whose speed was not known since the driver started, and is not assumed."""
+    if not device.shared or policy.default_bandwidth is None:
+        return None
+    speed = device.attributes.get(LINK_SPEED.qualified)
+    if isinstance(speed, int) and speed > 0:
+        policy.speeds[device.name] = speed
+    known = policy.speeds.get(device.name, 0) * 1_000_000
+    total = known or policy.assumed_bandwidth or 0
+    return Bandwidth(total, min(policy.default_bandwidth, total)) if total else None
+
+
+_UNCOUNTABLE = (
+    "has reported no speed since the driver started, so the bandwidth of its shares cannot be counted; "
+    "assumed_bandwidth would offer it"
+)
+"""Without a capacity each claim would get a share that counts for nothing and has no limit."""
 
 _MAX_JUDGED = 4096
 """So many devices are remembered; names that come and go must not fill the memory."""
@@ -500,5 +522,7 @@ def take_inventory(
 ) -> tuple[Decision, ...]:
     """One decision for each device of the node, in order of preference. ``held`` are the devices that pods
     have now, by name, as recorded when they were prepared."""
-    devices = build_devices(facts, held, policy)
-    return decide(devices, facts, policy, held.keys(), served)
+    devices = add_provided(build_devices(facts, held, policy), facts, held)
+    decisions = decide(devices, facts, policy, held.keys(), served)
+    rules = policy.virtual_functions
+    return decisions if rules is None else rules.share_counters(decisions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -33,6 +34,13 @@ class AttributeRules(Protocol):
         """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
 
 
+class VirtualFunctionRules(Protocol):
+    """Which physical functions get virtual functions (:mod:`inventory.virtual_functions`)."""
+
+    def share_counters(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+        """Offer a physical function with a rule and its virtual functions as one device in parts."""
+
+
 class Policy(Struct, frozen=True, dict=True):
     """The defaults are those of the settings."""
 
@@ -50,7 +58,22 @@ class Policy(Struct, frozen=True, dict=True):
     filter: DeviceFilter | None = None
     shared: DeviceFilter | None = None
     """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
+    default_bandwidth: int | None = None
+    """Bits per second that a claim takes of a shared device if it asks for none; ``None``: not counted."""
+    assumed_bandwidth: int | None = None
+    """Bits per second of a shared device that reports no speed."""
     rules: AttributeRules | None = None
+    virtual_functions: VirtualFunctionRules | None = None
+    rail_pattern: re.Pattern[str] | None = None
+    """Finds the number of the rail in what a switch announces; ``None``: LLDP gives no rail."""
+    expected_rails: Mapping[str, int] = field(default_factory=dict)
+    """Which rail an interface, or a PCI address, should be cabled to."""
+
+    @cached_property
+    def speeds(self) -> dict[str, int]:
+        """Mbit/s at which the link of a device was last up, by device name. A cable that is pulled must not
+        take away a capacity that claims have."""
+        return {}
 
     @cached_property
     def judged(self) -> dict[str, tuple[Device, Decision]]:

@@ -14,13 +14,13 @@ from msgspec import Struct
 from dranet.cel import CelError, DeviceExpression
 from dranet.errors import Reason
 from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, RuleResult, qualified_name
-from dranet.model.attributes import CATALOGUE, MAX_VALUE_BYTES, cut_text
+from dranet.model.attributes import CATALOGUE, MAX_VALUE_BYTES, SETTABLE_NAMES, cut_text
 from dranet.model.device import AttributeValue, Device
 
 _INT64 = range(-(2**63), 2**63)
 _TYPE_NAMES = {bool: "a bool", int: "an int", str: "a string"}
 _KNOWN_KEYS = ("match", "set")
-_CATALOGUE_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE)
+_CATALOGUE_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE) - SETTABLE_NAMES
 
 Path = tuple[str | int, ...]
 

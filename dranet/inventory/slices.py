@@ -316,9 +316,9 @@ def build_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> 
 
 
 def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> SlicePlan:
-    """Pages of at most 128 devices, or 64 where the policy allows taints or lists: a page may get one at any
-    time, and would then push devices from page to page. Without devices one empty page, which marks the pool
-    as complete.
+    """Pages of at most 128 devices, or 64 with counters and where the policy allows taints or lists: a page
+    may get one at any time, and would then push devices from page to page. Without devices one empty page,
+    which marks the pool as complete.
     """
     published: list[Device] = []
     losses: list[str] = []
@@ -353,8 +353,9 @@ def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> a.FittedV
             left_out[name] = fault
         else:
             valid[name] = fitted
-    if sum(map(_size, valid.values())) > a.MAX_ATTRIBUTES_PER_DEVICE:
-        _make_room(valid, left_out, policy)
+    room = a.MAX_ATTRIBUTES_PER_DEVICE - (device.bandwidth is not None)
+    if sum(map(_size, valid.values())) > room:
+        _make_room(valid, left_out, policy, room)
     return a.FittedValues(valid, left_out)
 
 
@@ -372,8 +373,10 @@ def _fit(name: str, value: AttributeValue, policy: Policy) -> tuple[AttributeVal
     return None, _NO_LISTS
 
 
-def _make_room(valid: dict[str, AttributeValue], left_out: dict[str, str], policy: Policy) -> None:
-    attributes, values = a.MAX_ATTRIBUTES_PER_DEVICE, a.MAX_VALUES_PER_DEVICE
+def _make_room(
+    valid: dict[str, AttributeValue], left_out: dict[str, str], policy: Policy, attributes: int
+) -> None:
+    values = a.MAX_VALUES_PER_DEVICE
     for name in sorted(valid, key=lambda name: _rank(name, policy.prefer_attributes)):
         size = _size(valid[name])
         if attributes and size <= values:
@@ -390,7 +393,7 @@ def _rank(name: str, prefer_attributes: tuple[str, ...]) -> _Rank:
     place = preferred.index(name) if name in preferred else len(preferred)
     if name in a.ESSENTIAL_NAMES:
         return (0, a.PLACES[name], name)
-    if name not in a.PLACES:
+    if name not in a.PLACES or name in a.SETTABLE_NAMES:
         return (1, place, name)
     return (2, place, name) if name in preferred else (3, a.PLACES[name], name)
 
@@ -431,7 +434,8 @@ def _describe_losses(device: Device, left_out: Mapping[str, str], expected: Coll
 
 
 def _paginate(devices: Sequence[Device], policy: Policy) -> Pages:
-    is_short = policy.taints or policy.list_attributes
+    has_parts = any(device.counters is not None for device in devices)
+    is_short = policy.taints or policy.list_attributes or has_parts
     limit = MAX_DEVICES_PER_SHORT_SLICE if is_short else MAX_DEVICES_PER_SLICE
     starts = range(0, len(devices), limit)
     return tuple(tuple(devices[start : start + limit]) for start in starts) or ((),)

@@ -49,7 +49,6 @@ def run_program(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),
-            cwd="/",
             pass_fds=[inherited],
             start_new_session=True,
         )

@@ -2,11 +2,11 @@
 duplicate address detection sends them (RFC 4862).
 
 A probe has no sender address, so it changes no neighbour table. A station that answers, or that probes for
-the same address at the same time, is a conflict. Frames from the link's own hardware address do not count, nor do
-answers of the node's own links for an address that the probed link has itself: the kernel answers for any of
-its addresses on each link. With the addresses a probe for an address of a documentation prefix is sent, which
-no one may have (RFC 5737, RFC 3849): a router that answers for it answers for everything (proxy ARP), and
-its answers do not count.
+the same address at the same time, is a conflict. Frames from the link's own hardware address do not count,
+nor do answers of the node's own links for an address that the probed link has itself: the kernel answers for
+any of its addresses on each link. One more probe asks for an address of documentation, which no station may
+have (RFC 5737, RFC 3849): a router that answers for it answers for everything (proxy ARP), and its answers do
+not count.
 """
 
 from __future__ import annotations

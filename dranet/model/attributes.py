@@ -30,9 +30,12 @@ MAX_VALUE_BYTES = 64
 MAX_NAME_LENGTH = 32
 _MAX_DOMAIN_LENGTH = 63
 MAX_ATTRIBUTES_PER_DEVICE = 32
-"""Together with capacities, of which we publish none."""
+"""Together with capacities."""
 MAX_VALUES_PER_DEVICE = 48
 """A list counts its items (Kubernetes 1.36)."""
+
+BANDWIDTH = f"{DOMAIN}/bandwidth"
+"""The capacity of a shared device, in bits per second."""
 
 NOT_TEXT = "is no text (bytes that are not UTF-8)"
 
@@ -78,6 +81,8 @@ class Attribute(
     domain: str = DOMAIN
     stability: Stability = Stability.KEPT
     essential: bool = False
+    may_be_set: bool = False
+    """The operator's rules may set it as well, and take precedence."""
     has_list_form: bool = False
     """The value may be a list of its type, if the operator has declared that the cluster accepts lists."""
     qualified: str = ""
@@ -232,6 +237,24 @@ RDMA_RATE = Attribute(
 LINK_SPEED = Attribute(
     "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not report it"
 )
+# Where its cable goes: only with the setting `lldp`, and `rail` also by a rule of the operator.
+_NO_NEIGHBOUR = "`lldp` is off, or no switch has announced itself"
+RAIL = Attribute(
+    "rail",
+    _I,
+    "number of the rail, as `rail_pattern` finds it in what the switch announces (LLDP); a virtual function "
+    "has that of its physical function. A rule of `attributes_file` may set it instead",
+    "neither gives one",
+    may_be_set=True,
+)
+SWITCH_NAME = Attribute("switchName", _S, "system name that the switch announces", _NO_NEIGHBOUR)
+SWITCH_CHASSIS_ID = Attribute(
+    "switchChassisId", _S, "chassis id that the switch announces, mostly a MAC address", _NO_NEIGHBOUR
+)
+SWITCH_PORT_ID = Attribute(
+    "switchPortId", _S, "id of the switch's port, as it announces it: `swp7`, `Ethernet1/5`", _NO_NEIGHBOUR
+)
+
 NUMA_NODE_GPUS = Attribute(
     "numaNodeGpus",
     _S,
@@ -325,6 +348,8 @@ PLACES: dict[str, int] = {attribute.qualified: place for place, attribute in enu
 
 LIST_FORMS = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.has_list_form)
 """Such a list begins with the value that the device has where lists are off."""
+
+SETTABLE_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.may_be_set)
 
 ESSENTIAL_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.essential)
 

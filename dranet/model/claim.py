@@ -60,6 +60,8 @@ class AllocationResult(Struct, frozen=True):
     device: str
     admin_access: bool = False
     share_id: str | None = None
+    bandwidth: int | None = None
+    """Bits per second that it took of a shared device; ``None`` where they are not counted."""
 
     @property
     def main_request(self) -> str:

@@ -66,6 +66,23 @@ class NamedRdma(NamedTuple):
     node_guid: str
 
 
+class Bandwidth(Struct, frozen=True):
+    """The capacity of a shared device (KEP-5075), in bits per second."""
+
+    total: int
+    default: int
+    """What a claim takes that asks for none."""
+
+
+class CounterUse(Struct, frozen=True):
+    """One entry of ``devices[].consumesCounters`` (KEP-4815), of the set's only counter."""
+
+    counter_set: str
+    amount: int
+    total: int
+    """What the set has: a physical function takes all, and each virtual function one."""
+
+
 class Device(Struct, frozen=True):
     """One allocatable entry of a ResourceSlice.
 
@@ -91,12 +108,18 @@ class Device(Struct, frozen=True):
     """RDMA or GPU nodes that the workload needs."""
     shared: bool = False
     """Several claims may hold it at once, each with a link on top of it (``allowMultipleAllocations``)."""
+    bandwidth: Bandwidth | None = None
+    """What shares of it are counted by."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Attributes (qualified names) that the facts give but that no slice can take, each with the reason."""
     rdma_guid: str = ""
     """Node GUID of the RDMA device."""
     rdma_pci_address: str = ""
     """The PCI function of the RDMA device; empty for a software device on this one's link."""
+    vf_index: int | None = None
+    """Number of the virtual function at its ``physical_function``."""
+    counters: CounterUse | None = None
+    """What it takes of a counter set that a physical function shares with its virtual functions."""
 
     @property
     def rdma_identity(self) -> RdmaIdentity:

@@ -314,6 +314,45 @@ class Host(Struct, frozen=True):
     """Maker and model from DMI; never a serial number."""
 
 
+class ProvidedAttribute(Struct, frozen=True):
+    """An attribute from a provider, with exactly one value."""
+
+    name: str
+    """Qualified: ``gce.dra.net/block``."""
+    string: str | None = None
+    integer: int | None = None
+    boolean: bool | None = None
+
+    @property
+    def value(self) -> str | int | bool:
+        if self.string is not None:
+            return self.string
+        return self.integer if self.integer is not None else bool(self.boolean)
+
+
+class ProvidedFacts(Struct, frozen=True):
+    """Facts of a cloud's metadata service or a webhook: about one device (by its name, by the hardware
+    address of its interface or by its RDMA device), or, without any of these, about all devices of the
+    node."""
+
+    device: str = ""
+    mac: str = ""
+    rdma_device: str = ""
+    attributes: tuple[ProvidedAttribute, ...] = ()
+
+
+class LldpNeighbour(Struct, frozen=True):
+    """The port at the other end of a link's cable, as it announces itself (IEEE 802.1AB). What the texts hold
+    is up to the switch; they are printable."""
+
+    ifname: str
+    """Name of the link on the node, also while a pod has it."""
+    chassis_id: str
+    port_id: str
+    system_name: str = ""
+    port_description: str = ""
+
+
 class NodeFacts(Struct, frozen=True):
     """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
 
@@ -334,6 +373,10 @@ class NodeFacts(Struct, frozen=True):
     host: Host = field(default=Host())
     rdma_netns_exclusive: bool = False
     """RDMA devices belong to one network namespace each (``rdma system``); ``False`` is shared mode."""
+    provided: tuple[ProvidedFacts, ...] = ()
+    """From outside the kernel; checked by ``model.provider``."""
+    lldp_neighbours: tuple[LldpNeighbour, ...] = ()
+    """One for each link whose neighbour is known; only with the setting ``lldp``."""
     warnings: tuple[str, ...] = field(default=())
     """One line for each thing that could not be read; one odd device never hides the others."""
 

@@ -15,11 +15,15 @@ from typing import Any
 from msgspec import Struct, structs
 
 API, KUBELET, RUNTIME, GPUS, IPAM = "api", "kubelet", "runtime", "gpus", "ipam"
+CLOUD, WEBHOOK = "cloud", "webhook"
+VIRTUAL_FUNCTIONS = "virtual functions"
 
 API_FIELD, GPU_OFFER = "api-field", "gpu-offer"
 REGISTRATION, DRA_SERVICE, KUBELET_HEALTH = "kubelet-registration", "kubelet-dra-service", "kubelet-health"
 RUNTIME_NRI, PATIENCE, RUNTIME_CDI = "runtime-nri", "runtime-patience", "runtime-cdi"
+VF_COUNT = "virtual-functions"
 IPAM_SOURCE, IPAM_RELEASE, IPAM_CHECK = "ipam-source", "ipam-release", "ipam-check"
+CLOUD_FACTS, WEBHOOK_PROVIDER = "cloud-facts", "webhook-provider"
 """Ids of findings; the docs know them from ``desk/doctor/catalogue.py``."""
 
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0

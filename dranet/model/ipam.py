@@ -107,7 +107,7 @@ class PoolNode(Struct, frozen=True):
 
     name: str = ""
     addresses: tuple[str, ...] = ()
-    """Of the Node object."""
+    """Addresses of the Node object."""
 
 
 class IpamProblem(ValueError):

@@ -18,12 +18,12 @@ from dranet.model.claim import NO_WORKLOAD_SETTINGS, AllocationResult, ClaimRef,
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.ipam import IpamAnswer
+from dranet.model.virtual_functions import VfSettings
 
-RECORD_VERSION = 5
+RECORD_VERSION = 4
 """Version of the records that this driver writes. Version 1 had neither this number nor the fields that
 follow it in :class:`LinkState`; 2 lacked the alternative of a request that won and the metadata files for
-containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs; 4 lacked
-addresses of IPAM plugins, which an earlier driver would not release."""
+containers; 3 lacked what brings a workload near its devices: files for its libraries, memory, CPUs."""
 
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""
@@ -311,6 +311,15 @@ class SetCpuLocality(AttachStep, frozen=True, tag="set-cpu-locality"):
     rps: bool = False
 
 
+class SetVf(AttachStep, frozen=True, tag="set-vf"):
+    """Administer the virtual function through its physical function, which stays on the host; comes while the
+    link is down in the pod."""
+
+    physical_function: str
+    index: int
+    settings: VfSettings
+
+
 class NextHop(Struct, frozen=True):
     """One way of a multipath route; an empty ``ifname`` is the device's own link."""
 
@@ -387,6 +396,7 @@ Step = (
     | RemovePrograms
     | AddAddress
     | SetUp
+    | SetVf
     | SetCpuLocality
     | AddRoute
     | AddNeighbour
@@ -437,6 +447,8 @@ class AttachPlan(Struct, frozen=True):
     """What to restore after a :class:`SetCpuLocality`; ``None`` when the plan has no such step."""
     ipoib: tuple[IpoibState, ...] = ()
     """The IPoIB interfaces to restore with the RDMA device of a :class:`MoveRdma`."""
+    vf: VfSettings | None = None
+    """What to restore after a :class:`SetVf`; ``None`` when the plan has no such step."""
     ipam: IpamAnswer | None = None
     """Where its addresses are from; its claim's entry in the journal releases them."""
     rdma_cm: Mapping[str, str] = field(default_factory=dict)

@@ -121,6 +121,7 @@ class EventReason(StrEnum):
     HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
     DEVICE_UNHEALTHY = "NetworkDeviceUnhealthy"
     DEVICE_HEALTHY = "NetworkDeviceHealthy"
+    VIRTUAL_FUNCTIONS = "VirtualFunctionsNotReady"
     CLAIM_STATUS_REFUSED = "ClaimStatusRefused"
     RUNS_WITHOUT_DEVICES = "RunsWithoutDevices"
     MISALIGNED_TOPOLOGY = "MisalignedTopology"

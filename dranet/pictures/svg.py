@@ -36,6 +36,10 @@ _LIGHT = """
 .taken{stroke-width:3}
 .box.taken{stroke:#0b5fc0}
 .box.faulty{stroke:#c22f2f;stroke-width:3}
+.box.wrong,.cable.wrong{stroke:#c22f2f;stroke-width:3}
+.box.loose{stroke-dasharray:4 3}
+.nodename{fill:#f5f7fa;stroke:none}
+.nodename.wrong{fill:#fbe9e9}
 .pill{fill:#0f766e;stroke:none}
 .pill.far{fill:#687380;stroke:none}
 .pilltext{fill:#ffffff}
@@ -54,7 +58,9 @@ _DARK = """
 .rdma{fill:#2d2150;stroke:#8a63d2}
 .held{fill:#1f262e;stroke:#56616d}
 .box.taken{stroke:#7ab8ff}
-.box.faulty{stroke:#ff8080}
+.box.faulty,.box.wrong,.cable.wrong{stroke:#ff8080}
+.nodename{fill:#171e26}
+.nodename.wrong{fill:#4a2222}
 .bus{stroke:#2dd4bf}
 .far{stroke:#5d6874}
 .bus.held{stroke:#56616d}

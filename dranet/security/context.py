@@ -62,9 +62,11 @@ CAPABILITIES = (
     Capability(
         "NET_RAW",
         13,
-        "ask a DHCP server for an address, or whether one is in use, before a NIC has any (packet sockets)",
-        "claims with `dhcp: true` are refused at Prepare, and `address_conflicts` finds nothing",
-        feature="`dhcp: true`, `address_conflicts`",
+        "ask a DHCP server for an address, or whether one is in use, before a NIC has any; hear LLDP with "
+        "`lldp: listen` (packet sockets)",
+        "claims with `dhcp: true` are refused at Prepare, `address_conflicts` finds nothing, and "
+        "`lldp: listen` hears no switch",
+        feature="`dhcp: true`, `address_conflicts` and `lldp: listen`",
     ),
     Capability(
         "SYS_PTRACE",

@@ -183,6 +183,12 @@ FALLBACKS = (
         ),
         "the report of a crash, a client certificate in a kubeconfig, how many CPUs there are",
     ),
+    SyscallRule(
+        "plugins",
+        ("setsid", "vfork"),
+        "start an IPAM plugin of CNI in a session of its own, so that it can be ended with its children, and "
+        "without the handlers that gRPC has for a fork",
+    ),
 )  # fmt: skip
 """Not taken on every machine; each is harmless, and its refusal would be hard to find."""
 
@@ -204,11 +210,12 @@ CHOSEN = (
     SyscallRule(
         "socket-packet",
         ("socket",),
-        "DHCP, before a NIC has an address; probes for addresses in use",
-        "claims with `dhcp: true` are refused at Prepare, and `address_conflicts` finds nothing",
+        "DHCP, before a NIC has an address; probes for addresses in use; LLDP with `lldp: listen`",
+        "claims with `dhcp: true` are refused at Prepare, `address_conflicts` finds nothing, and "
+        "`lldp: listen` hears no switch",
         cases=_each(0, (_AF_PACKET,)),
         needs=("NET_RAW",),
-        feature="`dhcp: true`, `address_conflicts`",
+        feature="`dhcp: true`, `address_conflicts` and `lldp: listen`",
     ),
     SyscallRule(
         "setns",
@@ -227,13 +234,6 @@ CHOSEN = (
         cases=_each(0, _BPF_COMMANDS),
         needs=("SYS_ADMIN",),
         feature="BPF programs on NICs",
-    ),
-    SyscallRule(
-        "session",
-        ("setsid",),
-        "start a CNI IPAM plugin in a session of its own, so that it can be ended with its children",
-        "claims with `interface.ipam` are refused",
-        feature="`interface.ipam`",
     ),
     SyscallRule(
         "mount-sysfs",

@@ -3,6 +3,7 @@
 from dranet.telemetry.logs import JsonFormatter as JsonFormatter
 from dranet.telemetry.logs import TextFormatter as TextFormatter
 from dranet.telemetry.logs import set_up_logging as set_up_logging
+from dranet.telemetry.metrics import CloudMetrics as CloudMetrics
 from dranet.telemetry.metrics import HandoverMetrics as HandoverMetrics
 from dranet.telemetry.metrics import IpamCommand as IpamCommand
 from dranet.telemetry.metrics import LeaseOutcome as LeaseOutcome

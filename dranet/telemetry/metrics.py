@@ -5,7 +5,7 @@ runtime and the driver's own process are declared here. None is labelled with a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -197,6 +197,7 @@ class PreparePhase(StrEnum):
     """For other work on the same claim or device."""
     FETCH = "fetch"
     DECODE = "decode"
+    PROFILE = "profile"
     IPAM = "ipam"
     PROBE = "probe"
     LEASE = "lease"
@@ -252,6 +253,22 @@ class ClaimCall:
 
     def succeeded(self) -> None:
         self.outcome = Outcome.SUCCESS
+
+
+class CloudMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.PEERS)
+        provider = {"provider": "`gce`, `aws`, `azure`, `oke`, `alibaba` or `coreweave`"}
+        self.requests = r.counter(
+            "dranet_cloud_requests_total",
+            "Times that the cloud was asked about this machine",
+            {**provider, **_ENDED},
+        )
+        self.answered = r.gauge(
+            "dranet_cloud_answered_timestamp_seconds",
+            "Unix time of the cloud's last answer; the attributes are those of that answer",
+            provider,
+        )
 
 
 class AttachMetrics:
@@ -328,7 +345,8 @@ class IpamMetrics:
             "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
         )
         self.unreleased_seconds = r.gauge(
-            "dranet_ipam_unreleased_seconds", "How long the oldest of them has waited; 0 without any"
+            "dranet_ipam_unreleased_seconds",
+            "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
         )
         self.conflicts = r.counter(
             "dranet_address_conflicts",
@@ -342,6 +360,72 @@ class IpamMetrics:
             "dranet_ipam_failed_checks",
             "Prepared claims whose addresses, by their plugin's CHECK, are no longer their own",
         )
+
+
+class WebhookMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.PEERS)
+        self.up = r.gauge(
+            "dranet_webhook_up",
+            "1 if the webhook provider of attributes and configs answers, 0 while it is away",
+            {"url": "of the provider"},
+        )
+        self.answered = r.gauge(
+            "dranet_webhook_answered_timestamp_seconds",
+            "Unix time of the oldest of the webhook provider's answers that are in use, one for each device",
+            {"url": "of the provider"},
+        )
+        self.requests = r.counter(
+            "dranet_webhook_requests_total",
+            "Requests to the webhook provider, counting each attempt",
+            {
+                "request": "`health`, `GetDeviceAttributes`, `GetDeviceConfig`, `GetProfileConfig`, "
+                "`ReleaseProfileConfig`",
+                **_ENDED,
+            },
+        )
+        self.unreleased = r.gauge(
+            "dranet_webhook_unreleased_claims",
+            "Claims that are no longer prepared and whose profiles the webhook provider has not taken back",
+        )
+
+    def is_up(self, url: str, up: bool) -> None:
+        self.up.labels(url).set(up)
+
+    def oldest_answer(self, url: str, unix_time: float) -> None:
+        self.answered.labels(url).set(unix_time)
+
+    def asked(self, request: str, has_answered: bool) -> None:
+        self.requests.labels(request, Outcome.SUCCESS if has_answered else Outcome.FAILED).inc()
+
+
+class VirtualFunctionMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.INVENTORY)
+        device = {"device": "of the physical function"}
+        self._desired = r.gauge(
+            "dranet_virtual_functions_desired",
+            "Virtual functions that a rule of [the file](../guides/virtual-functions.md) wants",
+            device,
+        )
+        self._observed = r.gauge(
+            "dranet_virtual_functions", "Virtual functions of a physical function with a rule", device
+        )
+        self._blocked = r.gauge(
+            "dranet_virtual_functions_blocked",
+            "1 if a physical function or its virtual functions cannot be as the rule wants them now, because "
+            "they are in use or their driver refuses; else 0",
+            device,
+        )
+
+    def show(self, states: Iterable[tuple[str, int, int, bool]]) -> None:
+        """Replace all: device, desired, observed, and whether something is in the way."""
+        for gauge in (self._desired, self._observed, self._blocked):
+            gauge.clear()
+        for device, desired, observed, is_blocked in states:
+            self._desired.labels(device).set(desired)
+            self._observed.labels(device).set(observed)
+            self._blocked.labels(device).set(is_blocked)
 
 
 class ReconcileMetrics:
@@ -484,7 +568,10 @@ class Metrics:
         self.reconcile = ReconcileMetrics(r)
         self.alignment = AlignmentMetrics(r)
         self.dhcp = DhcpMetrics(r)
+        self.webhook = WebhookMetrics(r)
         self.ipam = IpamMetrics(r)
+        self.cloud = CloudMetrics(r)
+        self.virtual_functions = VirtualFunctionMetrics(r)
         self.slices = SliceMetrics(r)
         self.health = HealthMetrics(r)
         self.inventory = InventoryMetrics(r)

@@ -155,6 +155,11 @@ class DeviceFamilies:
             "Constant 1 for each fault that a device has now",
             {**_DEVICE, "fault": "[one of these](../operations/health.md)"},
         )
+        self.device_wrong_rail = device(
+            "wrong_rail",
+            "1 if the device is cabled to [another rail](../guides/rails.md) than it should be, else 0; "
+            "absent if unknown",
+        )
         self.rdma_up = rdma("up", "1 if the RDMA port is `ACTIVE`, else 0")
         self.rdma_speed = rdma(
             "speed_bytes_per_second", "Rate of the RDMA port in bytes per second, as the kernel reports it"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dranet.model.capture import Capture
     from dranet.model.facts import NodeFacts
 
-_FILES = ("pci_ids", "facts_file", "attributes_file", "ipam_file")
+_FILES = ("pci_ids", "facts_file", "attributes_file", "ipam_file", "virtual_functions_file")
 """Settings that name a file."""
 NODE_CONFIG = Path("/etc/dranet/settings.yaml")
 """Where the chart puts the settings; commands that look at a node find them there by themselves."""

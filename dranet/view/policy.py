@@ -4,6 +4,7 @@ we run. The file is read whole: its rules, or every problem with file and line."
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,13 @@ from msgspec.structs import replace
 from dranet.errors import DranetError, SettingsError
 from dranet.inventory.policy import DeviceFilter, Policy, qualified_name
 from dranet.model.attributes import CATALOGUE, DOMAIN, STANDARD_DOMAIN
+from dranet.model.parameters.part import join_path
 from dranet.settings import HealthTaints, Settings
 from dranet.view.settings_file import Stamp, read_document, read_stamp
 
 if TYPE_CHECKING:
     from dranet.inventory.rules import OwnAttributes
+    from dranet.inventory.virtual_functions import VfRules
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,13 @@ class PolicySource:
         self._driver = settings.driver_name
         self._file = settings.attributes_file
         self._stamp: Stamp = ()
-        self._policy = _policy(settings, self._read(self._file) if self._file else None)
+        self._vf_file = settings.virtual_functions_file
+        self._vf_stamp: Stamp = ()
+        policy = _policy(settings, self._read(self._file) if self._file else None)
+        functions = self._read_vf_rules(self._vf_file) if self._vf_file else None
+        self._policy = replace(policy, virtual_functions=functions)
+        self.vf_problem = ""
+        """Why the file of virtual functions, as it is now, is not in force; empty while it is."""
         self.problem = ""
         """Why the file of attributes, as it is now, is not in force; empty while it is."""
         self.failed_reads = 0
@@ -55,6 +64,8 @@ class PolicySource:
         """The policy with the last good file. Blocking: looks at the file, and reads it if it has changed."""
         if self._file is not None:
             self._follow(self._file)
+        if self._vf_file is not None:
+            self._follow_vf_file(self._vf_file)
         return self._policy
 
     def _follow(self, file: Path) -> None:
@@ -63,7 +74,9 @@ class PolicySource:
             return
         self._stamp = stamp
         try:
-            self._policy = replace(self._policy, rules=self._read(file))
+            policy = replace(self._policy, rules=self._read(file))
+            policy.speeds.update(self._policy.speeds)
+            self._policy = policy
         except SettingsError as error:
             self.failed_reads += 1
             if str(error) != self.problem:
@@ -72,6 +85,25 @@ class PolicySource:
         else:
             log.info("the attributes file %s has changed and is in force", file)
             self.problem = ""
+
+    def _follow_vf_file(self, file: Path) -> None:
+        stamp = read_stamp(file)
+        if stamp == self._vf_stamp:
+            return
+        self._vf_stamp = stamp
+        try:
+            self._policy = replace(self._policy, virtual_functions=self._read_vf_rules(file))
+        except SettingsError as error:
+            if str(error) != self.vf_problem:
+                log.error("the last good rules for virtual functions stay in force: %s", error)
+            self.vf_problem = str(error)
+        else:
+            log.info("the file of virtual functions %s has changed and is in force", file)
+            self.vf_problem = ""
+
+    def _read_vf_rules(self, file: Path) -> VfRules:
+        rules, self._vf_stamp = read_vf_rules(file, self._driver)
+        return rules
 
     def _read(self, file: Path) -> OwnAttributes:
         rules, self._stamp = read_rules(file, self._driver)
@@ -88,8 +120,17 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         prefer_attributes=_preferred(settings.prefer_attributes, rules.names if rules else frozenset()),
         filter=_compile("--filter", settings.filter, settings.driver_name),
         shared=_compile("--shared-devices", settings.shared_devices, settings.driver_name),
+        default_bandwidth=settings.default_bandwidth,
+        assumed_bandwidth=settings.assumed_bandwidth,
         rules=rules,
+        rail_pattern=re.compile(settings.rail_pattern) if settings.rail_pattern else None,
+        expected_rails=_expected_rails(settings.expected_rails),
     )
+
+
+def _expected_rails(words: Iterable[str]) -> dict[str, int]:
+    parts = (word.rpartition("=") for word in words)
+    return {name: int(rail) for name, _, rail in parts}
 
 
 def _compile(flag: str, expression: str, driver: str) -> DeviceFilter | None:
@@ -148,3 +189,21 @@ def read_rules(file: Path, driver: str) -> tuple[OwnAttributes, Stamp]:
             "; ".join(document.describe(problem.path, problem.place, problem.text) for problem in problems)
         )
     return own, document.stamp
+
+
+def read_vf_rules(file: Path, driver: str) -> tuple[VfRules, Stamp]:
+    """The rules for virtual functions. Raises SettingsError with every problem of the file and its place, or
+    where the CEL engine is not installed."""
+    from dranet.inventory.virtual_functions import VfRules, parse_vf_rules  # CEL, which most nodes never need
+
+    document = read_document("--virtual-functions-file", file)
+    if document.data is None:
+        return VfRules(), document.stamp
+    try:
+        rules, problems = parse_vf_rules(document.data, driver)
+    except DranetError as error:
+        raise SettingsError(f"--virtual-functions-file {file}: {error.message}", hint=error.hint) from error
+    if problems:
+        described = (document.describe(p.path, join_path(p.path) or "the file", p.text) for p in problems)
+        raise SettingsError("; ".join(described), hint="see docs/guides/virtual-functions.md")
+    return rules, document.stamp

@@ -55,6 +55,9 @@ _WRONG_VALUES = {
 }
 """A value and helm's message about it: by the chart's checks of each value and of what does not fit together,
 and by helm's own rules."""
+_LABELS_ROLLED_OUT = _ROLLED_OUT.replace("daemonset/dranet", "deployment/dranet-topology-labels")
+_AS_LABELS = "--as=system:serviceaccount:dranet-system:dranet-topology-labels"
+_FABRIC = f"{sys.executable} -m dranet.cli.main fabric"
 _IGNORED = re.compile(r" kube-node-lease | test-[0-9]+\b")
 _WITHDRAWN_SECONDS = 90.0
 """The kubelet withdraws the slices of a driver that has been gone for 30 s."""
@@ -196,6 +199,30 @@ class TestHelm:
         assert "problem: DaemonSet nics-dranet is ready on 0 of 1 node" in output
         assert re.search(r"pod nics-dranet-\w+ on node \S+: seccomp: ErrImageNeverPull: ", output), output
 
+    async def test_nodes_are_labelled_with_their_place_until_a_command_removes_the_labels(
+        self, shell: Shell
+    ) -> None:
+        """The placement comes from the operator's rules, and by the node's real slices from there."""
+        place = {"match": "true", "set": {"gce.dra.net/block": "b1", "gce.dra.net/subBlock": "s/1"}}
+        await shell.run(
+            "helm upgrade dranet ./charts/dranet --namespace dranet-system --reset-then-reuse-values "
+            f"--set topologyLabels.enabled=true --set-json 'attributes={json.dumps([place])}'\n"
+            f"{_ROLLED_OUT}\n{_LABELS_ROLLED_OUT}"
+        )
+        await wait_until(partial(has_labels, shell, {"block", "subBlock"}), "the node's labels", 60)
+        topology = await shell.run(f"{_FABRIC} -o kueue")
+        assert "nodeLabel: fabric.dra.net/subBlock" in topology
+        commands = (await shell.run(f"{_FABRIC} -o labels")).splitlines()
+        assert "not labeled" in await shell.run("\n".join(commands[:-1]))  # they are there already
+        refused = await shell.fail(f"kubectl {_AS_LABELS} label nodes --all pool=other")
+        assert "this account changes only labels that begin with fabric.dra.net/" in refused
+        refused = await shell.fail(f"kubectl {_AS_LABELS} taint nodes --all a=b:NoSchedule")
+        assert "this account changes nothing of a node but labels" in refused
+        await shell.run(f"helm rollback dranet --namespace dranet-system\n{_ROLLED_OUT}")
+        assert await has_labels(shell, {"block", "subBlock"})
+        await shell.run(commands[-1].removeprefix("# "))
+        assert await has_labels(shell, set())
+
     async def test_pods_keep_their_nics_through_an_upgrade_and_the_way_back(
         self, bare: LiveCluster, shell: Shell, pods: PodMaker
     ) -> None:
@@ -294,6 +321,16 @@ async def has_ended(bare: LiveCluster) -> bool:
 async def has_no_processes(bare: LiveCluster, pod: JsonObject) -> bool:
     assert bare.access.hands is not None
     return not await bare.access.hands.find_netns(pod["metadata"]["uid"])
+
+
+async def has_labels(shell: Shell, names: set[str]) -> bool:
+    """Whether each node has these of our labels and no others."""
+    nodes = json.loads(await shell.run("kubectl get nodes -o json"))["items"]
+    prefix = "fabric.dra.net/"
+    return all(
+        {key.removeprefix(prefix) for key in node["metadata"]["labels"] if key.startswith(prefix)} == names
+        for node in nodes
+    )
 
 
 async def has_no_slices(bare: LiveCluster) -> bool:

@@ -36,14 +36,15 @@ _UNINSTALL = f"helm uninstall dranet --namespace {SYSTEM_NAMESPACE} --ignore-not
 
 @pytest.fixture(scope="module")
 def plugins(cluster: LocalCluster) -> Path:
-    """The folder of the runtime's plugins, with whereabouts and its files for this cluster."""
+    """What was built of whereabouts. The node has both plugins, and whereabouts' files for this cluster."""
     folder = build.find_built(build.WHEREABOUTS)
     if folder is None:
         pytest.skip("`make cluster` has not built whereabouts")
     layout = cluster.node.runtime.layout
-    shutil.copy(folder / "cmd", layout.cni_bin_dir / "whereabouts")
     own = _own_folder(layout.volatile)
-    own.mkdir(exist_ok=True)
+    (own / "bin").mkdir(parents=True)
+    shutil.copy(folder / "cmd", own / "bin/whereabouts")
+    shutil.copy(layout.cni_bin_dir / "host-local", own / "bin/host-local")  # a link there
     shutil.copy(cluster.plane.plan.kubeconfig("admin"), own / "whereabouts.kubeconfig")
     (own / "whereabouts.conf").write_text("{}")
     return folder
@@ -53,7 +54,7 @@ def _own_folder(volatile: Path) -> Path:
     return volatile / "whereabouts.d"
 
 
-def build_values(volatile: Path, bin_dir: Path) -> JsonObject:
+def build_values(volatile: Path) -> JsonObject:
     own = _own_folder(volatile)
     local = {
         "type": "host-local",
@@ -69,7 +70,7 @@ def build_values(volatile: Path, bin_dir: Path) -> JsonObject:
     }
     return {
         "image": {"repository": "registry.example.com/dranet"},
-        "settings": {"cni_bin_dirs": [str(bin_dir)], "reconcile_seconds": 2},
+        "settings": {"cni_bin_dirs": [str(own / "bin")], "reconcile_seconds": 2},
         "ipam": {"local": {"cni": {"ipam": local}}, "cluster": {"cni": {"ipam": whereabouts}}},
     }
 
@@ -88,7 +89,7 @@ async def installed(
 ) -> AsyncIterator[Path]:
     """The folder where host-local keeps who has which address."""
     layout = cluster.node.runtime.layout
-    values = build_values(layout.volatile, layout.cni_bin_dir)
+    values = build_values(layout.volatile)
     await shell.run(
         f"kubectl apply {' '.join(f'-f {plugins / Path(file).name}' for file in build.WHEREABOUTS.files)}"
     )
@@ -144,8 +145,7 @@ class Replicas:
                 "template": {"metadata": {"labels": {"app": "worker"}}, "spec": pod["spec"]},
             },
         }
-        path = collection("apps/v1", "Deployment", self._pods.namespace)
-        await self._pods.live.api.create(path, deployment)
+        await self._shell.run(f"kubectl -n {self._pods.namespace} create -f -", json.dumps(deployment))
         found: list[JsonObject] = await wait_until(self.list_ready, "every replica is ready", 120)
         return found
 
@@ -195,9 +195,9 @@ async def test_replicas_of_one_template_have_distinct_addresses_of_host_local(
     running = await replicas.start()
     addresses = await replicas.read_addresses(running)
     _check_distinct(addresses, "local")
-    given = await asyncio.to_thread(read_host_local, installed, "local")
-    assert sorted(given) == sorted(address.partition("/")[0] for address in addresses.values())
-    assert {owner[0].rpartition(".")[2] for owner in given.values()} == {
+    held = await asyncio.to_thread(read_host_local, installed, "local")
+    assert sorted(held) == sorted(address.partition("/")[0] for address in addresses.values())
+    assert {owner[0].rpartition(".")[2] for owner in held.values()} == {
         pod["metadata"]["uid"] for pod in running
     }
     name = running[0]["metadata"]["name"]

@@ -1,6 +1,6 @@
 """HTTP/1.1 as a server reads and writes it, for the API server stand-in.
 
-Written apart from the client's reader in ``dranet.cluster.transport`` on purpose: two sides that share a
+Written apart from the client's reader in ``dranet.http1`` on purpose: two sides that share a
 framing fault would never notice it.
 """
 

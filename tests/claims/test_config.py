@@ -11,13 +11,15 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import dranet
-from dranet.claims.config import SelectedResult, decode_configs, merge
+from dranet.claims.config import SelectedResult, decode_configs, inspect_configs, merge
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
 from dranet.model.parameters.network import NetworkConfig
+from dranet.model.provider import ProvidedConfig
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 
 CIDR_COMPLAINT = "must be in CIDR form with a prefix length, e.g. 10.0.0.5/24, not '10.0.0.1'"
@@ -224,12 +226,99 @@ def test_settings_of_another_type_than_the_merged_one_are_refused() -> None:
 
 def test_a_profile_is_refused_while_nobody_provides_any() -> None:
     text = "must not be set: no profile provider is configured"
+    selection = select(of_claim({"profile": "rail"}))
 
-    assert complaint(of_claim({"profile": "rail"})) == f"config[0].parameters.profile: {text}"
-    assert (
-        decode(of_class({"profile": "rail"}), of_claim({"profile": ""})).interface
-        == NetworkConfig().interface
-    )
+    with pytest.raises(ClaimError, match=r"^config\[0\]\.parameters\.profile: ") as caught:
+        decode_configs([(selection, DeviceKind.NIC)], has_profiles=False)
+    assert caught.value.message.endswith(text)
+    assert decode(of_claim({"profile": "rail"})).profile == "rail"
+    none = select(of_class({"profile": "rail"}), of_claim({"profile": ""}))
+    assert decode_configs([(none, DeviceKind.NIC)], has_profiles=False)[0].interface.is_empty
+
+
+# --- configs of providers ---
+
+
+def provide(*layers: dict[str, Any], over: tuple[OpaqueConfig, ...] = ()) -> NetworkConfig:
+    provided = tuple(ProvidedConfig(f"layer {n}", layer) for n, layer in enumerate(layers))
+    (config,) = decode_configs([(replace(select(*over), provided=provided), DeviceKind.NIC)])
+    return config
+
+
+def test_class_and_claim_win_over_providers_also_with_false_and_zero() -> None:
+    profile = {"interface": {"mtu": 1400, "forwarding": True, "dhcp": True, "arpIgnore": 2}}
+    device = {"interface": {"mtu": 1450, "arpIgnore": 1}}
+    of_user = of_claim({"interface": {"forwarding": False, "arpIgnore": 0, "dhcp": False}})
+    interface = provide(profile, device, over=(of_class({"interface": {"mtu": 9000}}), of_user)).interface
+
+    assert (interface.mtu, interface.forwarding, interface.arp_ignore) == (9000, False, 0)
+    assert interface.dhcp is False
+    assert provide(profile, device).interface.mtu == 1450
+
+
+def test_lists_of_providers_are_added_to_and_what_is_about_the_same_is_replaced() -> None:
+    gateway = {"gateway": "10.0.0.1"}
+    profile = {
+        "interface": {"addresses": ["10.0.0.5/24"]},
+        "routes": [{"destination": "10.1.0.7/16", **gateway}, {"destination": "10.2.0.0/16", **gateway}],
+        "rules": [{"source": "10.0.0.5/32", "table": 100}],
+        "neighbors": [{"destination": "10.0.0.9", "hardwareAddr": "02:00:00:00:00:09"}],
+    }
+    claim = {
+        "interface": {"addresses": ["10.0.0.6/24", "10.0.0.5/24"]},
+        "routes": [{"destination": "10.1.0.0/16", "table": 254, "gateway": "10.0.0.2"}],
+        "rules": [{"source": "10.0.0.5/32", "table": 100}],
+        "neighbors": [{"destination": "10.0.0.9", "hardwareAddr": "02:00:00:00:00:aa"}],
+    }
+    config = provide(profile, over=(of_claim(claim),))
+
+    assert config.interface.addresses == ("10.0.0.6/24", "10.0.0.5/24")
+    assert [(r.destination, r.gateway) for r in config.routes] == [
+        ("10.2.0.0/16", "10.0.0.1"),
+        ("10.1.0.0/16", "10.0.0.2"),
+    ]
+    assert len(config.rules) == 1
+    assert [n.hardware_addr for n in config.neighbors] == ["02:00:00:00:00:aa"]
+    empty = provide(profile, over=(of_claim({"routes": [], "interface": {"addresses": []}}),))
+    assert (empty.routes, empty.interface.addresses) == ((), ())
+
+
+def test_what_a_provider_gets_wrong_is_named_with_the_provider() -> None:
+    owner = "profile rail (from the webhook provider http://p)"
+    parameters = {"interface": {"mtu": "9000", "speed": 1}, "policy": {"allow": []}}
+    selection = replace(select(), provided=(ProvidedConfig(owner, parameters),))
+
+    with pytest.raises(ClaimError) as caught:
+        decode_configs([(selection, DeviceKind.NIC)])
+    for line in (
+        f"{owner}.config.interface.mtu: must be a whole number, not '9000'",
+        f"{owner}.config.interface.speed: unknown field",
+        f"{owner}.config.policy: unknown field",
+    ):
+        assert line in caught.value.message
+
+
+def test_a_conflict_between_a_provider_and_a_claim_is_the_claims_to_fix() -> None:
+    profile = {"interface": {"addresses": ["10.0.0.5/24"]}}
+
+    with pytest.raises(
+        ClaimError, match=r"config\[0\].parameters.interface.dhcp: must not be true with addr"
+    ):
+        provide(profile, over=(of_claim({"interface": {"dhcp": True}}),))
+
+
+def test_a_gpu_gets_nothing_of_a_provider() -> None:
+    selection = replace(select(), provided=(ProvidedConfig("p", {"interface": {"mtu": "x"}}),))
+
+    assert decode_configs([(selection, DeviceKind.GPU)])[0].is_empty
+
+
+@given(st.one_of(JSON, DOCUMENTS, NEAR_DOCUMENTS), st.one_of(JSON, DOCUMENTS, NEAR_DOCUMENTS))
+def test_whatever_a_provider_wants_is_decoded_or_refused_with_its_name(provided: Any, claimed: Any) -> None:
+    layers = (ProvidedConfig("the provider", provided if isinstance(provided, dict) else {}),)
+    own = of_claim(claimed if isinstance(claimed, dict) else {})
+    _, problems = inspect_configs([(replace(select(own), provided=layers), DeviceKind.NIC)])
+    assert all(line.startswith(("the provider.config", "config[0]")) for line in problems)
 
 
 def nested(depth: int, leaf: Any, in_list: bool) -> Any:

@@ -111,6 +111,29 @@ def test_rate_limits(limits: dict[str, Any], step: LimitRate) -> None:
     assert of(LimitRate, plan(interface={"rateLimit": limits})) == [step]
 
 
+@pytest.mark.parametrize(
+    ("limits", "egress", "ingress"),
+    [
+        ({}, 2 * 10**9, 2 * 10**9),
+        ({"egress": {"rate": "1G"}}, 10**9, 2 * 10**9),
+        ({"egress": {"rate": "5G"}, "ingress": {"rate": "3G"}}, 2 * 10**9, 2 * 10**9),
+    ],
+)
+def test_what_the_allocation_took_is_the_most_that_the_link_carries(
+    limits: dict[str, Any], egress: int, ingress: int
+) -> None:
+    config = NetworkConfig.model_validate({"interface": {"rateLimit": limits}})
+    made = plan_device(NIC, HOST, config, rdma_exclusive=False, bandwidth=2 * 10**9)
+    assert of(LimitRate, made) == [LimitRate(egress_bits_per_second=egress, ingress_bits_per_second=ingress)]
+
+
+def test_a_burst_is_at_most_what_the_allocation_carries_in_50_ms() -> None:
+    limits = {"egress": {"rate": "1G", "burst": 2**32 - 1}, "ingress": {"rate": "1G", "burst": "1Mi"}}
+    config = NetworkConfig.model_validate({"interface": {"rateLimit": limits}})
+    made = plan_device(NIC, HOST, config, rdma_exclusive=False, bandwidth=2 * 10**9)
+    assert of(LimitRate, made) == [LimitRate(10**9, 12_500_000, 10**9, 2**20)]
+
+
 def test_a_virtual_functions_mtu_is_at_most_its_physical_functions() -> None:
     vf = replace(NIC, physical_function="0000:1a:00.0")
     config = NetworkConfig.model_validate({"interface": {"mtu": 9000}})

@@ -365,3 +365,18 @@ def test_a_class_without_a_name_is_still_obeyed() -> None:
 
     with pytest.raises(ClaimError, match="the DeviceClass locks routes"):
         decode_configs([(selection, DeviceKind.NIC)])
+
+
+@pytest.mark.parametrize("allow", [None, ["interface"], ["interface.vf.trust"]])
+def test_a_virtual_function_is_administered_by_a_claim_only_where_the_class_names_it(allow: Any) -> None:
+    configs = [claim_config(interface={"vf": {"vlan": 100}})]
+    if allow is not None:
+        configs.insert(0, class_config({"allow": allow}))
+    (line, *_) = complaints(*configs)
+    assert "interface.vf.vlan: must not be set by a claim" in line
+
+
+@pytest.mark.parametrize("allow", ["interface.vf", "interface.vf.vlan"])
+def test_a_class_opens_the_administration_by_name(allow: str) -> None:
+    config = decode(class_config({"allow": [allow]}), claim_config(interface={"vf": {"vlan": 100}}))
+    assert config.interface.vf.vlan == 100

@@ -39,7 +39,7 @@ async def connected(server: ApiServer) -> AsyncIterator[ApiClient]:
 
 
 def supports(features: ApiCapabilities) -> tuple[Support, ...]:
-    """Taints, those with effect None, shared devices, lists."""
+    """Taints, those with effect None, shared devices, lists, counters."""
     return tuple(finding.support for finding in features)
 
 
@@ -47,12 +47,17 @@ def supports(features: ApiCapabilities) -> tuple[Support, ...]:
 @pytest.mark.parametrize(
     ("version", "gates", "expected"),
     [
-        ("1.34", {}, (DROPPED, DROPPED, DROPPED, REFUSED)),
-        ("1.34", {"DRADeviceTaints": True}, (KEPT, REFUSED, DROPPED, REFUSED)),
-        ("1.35", {"DRADeviceTaints": True, "DRAConsumableCapacity": True}, (KEPT, KEPT, KEPT, REFUSED)),
-        ("1.36", {}, (KEPT, KEPT, KEPT, REFUSED)),
-        ("1.36", {"DRADeviceTaints": False}, (DROPPED, DROPPED, KEPT, REFUSED)),
-        ("1.37", {"DRAListTypeAttributes": True}, (KEPT, KEPT, KEPT, KEPT)),
+        ("1.34", {}, (DROPPED, DROPPED, DROPPED, REFUSED, DROPPED)),
+        ("1.34", {"DRADeviceTaints": True}, (KEPT, REFUSED, DROPPED, REFUSED, DROPPED)),
+        (
+            "1.35",
+            {"DRADeviceTaints": True, "DRAConsumableCapacity": True},
+            (KEPT, KEPT, KEPT, REFUSED, DROPPED),
+        ),
+        ("1.35", {"DRAPartitionableDevices": True}, (DROPPED, DROPPED, DROPPED, REFUSED, KEPT)),
+        ("1.36", {}, (KEPT, KEPT, KEPT, REFUSED, KEPT)),
+        ("1.36", {"DRADeviceTaints": False}, (DROPPED, DROPPED, KEPT, REFUSED, KEPT)),
+        ("1.37", {"DRAListTypeAttributes": True}, (KEPT, KEPT, KEPT, KEPT, KEPT)),
     ],
 )
 async def test_each_field_is_found_kept_dropped_or_refused_and_nothing_is_stored(
@@ -73,6 +78,7 @@ def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
         ("DRADeviceTaints", True),  # unknown: a write will tell
         ("DRAConsumableCapacity", False),
         ("DRAListTypeAttributes", True),
+        ("DRAPartitionableDevices", True),
     ]
     assert features.unusable == {Feature.SHARED_DEVICES}
 
@@ -80,8 +86,8 @@ def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
 @pytest.mark.socket
 async def test_fields_that_are_refused_together_are_asked_alone(server: ApiServer, client: ApiClient) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, 422)
-    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, REFUSED)
-    assert len(server.requests) == 5
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, REFUSED, KEPT)
+    assert len(server.requests) == 6
 
 
 @pytest.mark.socket
@@ -90,7 +96,7 @@ async def test_a_cluster_that_refuses_every_dry_run_says_nothing_of_the_fields(
 ) -> None:
     """An admission policy answers 422 as well."""
     server.fail_next("POST", paths.RESOURCE_SLICES, 422, count=100)
-    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 4
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 5
 
 
 @pytest.mark.socket
@@ -99,7 +105,7 @@ async def test_a_webhook_that_knows_or_permits_no_dry_run_leaves_it_unknown(
     server: ApiServer, client: ApiClient, status: int
 ) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, status, count=100)
-    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 4
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 5
 
 
 @pytest.mark.socket

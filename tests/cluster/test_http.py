@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranet.cluster.transport import MAX_HEAD_BYTES, encode_request, parse_head, read_body, read_head
 from dranet.errors import ProtocolError
+from dranet.http1 import MAX_HEAD_BYTES, encode_request, parse_head, read_body, read_head
 
 MAX_BODY = 1000
 

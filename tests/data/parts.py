@@ -58,6 +58,8 @@ E810_VF = Part(0x020000, (0x8086, 0x1889), (0x8086, 0x0000), "iavf")
 ENA = Part(0x020000, (0x1D0F, 0xEC20), (0x1D0F, 0xEC20), "ena", _GEN4, 8)
 EFA = Part(0x020000, (0x1D0F, 0xEFA1), (0x1D0F, 0xEFA1), "efa", _GEN4, 8)
 MANA_VF = Part(0x020000, (0x1414, 0x00BA), (0x1414, 0x00B9), "mana")
+GVNIC = Part(0x020000, (0x1AE0, 0x0042), (0x1AE0, 0x0058), "gve")
+ERDMA = Part(0x00FF00, (0x1DED, 0x107F), (0x1DED, 0x0001), "erdma")
 VIRTIO = Part(0x020000, (0x1AF4, 0x1000), (0x1AF4, 0x0001), "virtio-pci")
 BMC_VGA = Part(0x030000, (0x1A03, 0x2000), (0x1A03, 0x2000), "ast", _GEN2, 1)
 
@@ -67,8 +69,10 @@ _VENDORS = {
     0x1414: "Microsoft Corporation",
     0x15B3: "Mellanox Technologies",
     0x1A03: "ASPEED Technology, Inc.",
+    0x1AE0: "Google, Inc.",
     0x1AF4: "Red Hat, Inc.",
     0x1D0F: "Amazon.com, Inc.",
+    0x1DED: "Alibaba (China) Co., Ltd.",
     0x8086: "Intel Corporation",
 }
 _DEVICES = {
@@ -82,6 +86,7 @@ _DEVICES = {
     (0x15B3, 0x1023): "CX8 Family [ConnectX-8]",
     (0x15B3, 0xA2DC): "MT43244 BlueField-3 integrated ConnectX-7 network controller",
     (0x1A03, 0x2000): "ASPEED Graphics Family",
+    (0x1AE0, 0x0042): "Compute Engine Virtual Ethernet [gVNIC]",
     (0x1AF4, 0x1000): "Virtio network device",
     (0x1D0F, 0xEC20): "Elastic Network Adapter (ENA)",
     (0x1D0F, 0xEFA1): "Elastic Fabric Adapter (EFA)",

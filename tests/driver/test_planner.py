@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from dranet.claims.plan.link import make_mac
 from dranet.driver.ipam import Obtained
 from dranet.driver.leases import LeaseRequest
-from dranet.driver.planner import NodeReader, Planner
+from dranet.driver.planner import Lookups, NodeReader, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import CounterUse, Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import (
     AddAddress,
@@ -28,7 +28,9 @@ from dranet.model.plan import (
     MoveRdma,
     PreparedClaim,
     RdmaAccess,
+    SetVf,
 )
+from dranet.model.virtual_functions import VfSettings
 from dranet.store.claim_store import ClaimStore
 
 RULE = AddRule(4, table=254, priority=500, input_interface="eth1")
@@ -36,7 +38,12 @@ RULE = AddRule(4, table=254, priority=500, input_interface="eth1")
 UVERBS, UMAD = CharDevice("/dev/infiniband/uverbs0", 231, 192), CharDevice("/dev/infiniband/umad0", 231, 0)
 RAIL = Device("rail-0", DeviceKind.NIC, ifname="rail0", rdma_device="mlx5_0", char_devices=(UVERBS,))
 ETH = Device("eth-1", DeviceKind.NIC, ifname="eth1")
-VF = Device("vf-0", DeviceKind.NIC, ifname="vf0", physical_function="0000:1a:00.0")
+PF_ADDRESS = "0000:1a:00.0"
+VF = Device("vf-0", DeviceKind.NIC, ifname="vf0", physical_function=PF_ADDRESS, vf_index=0)
+PART = CounterUse("pf-0", 1, 2)
+VF_1 = replace(VF, name="vf-1", ifname="vf1", vf_index=1, counters=PART)
+VF_2 = replace(VF, name="vf-2", ifname="vf2", vf_index=2, counters=PART)
+PF = Device("pf-0", DeviceKind.NIC, ifname="pf0", pci_address=PF_ADDRESS, counters=CounterUse("pf-0", 2, 2))
 AWAY = Device("away", DeviceKind.NIC)
 HCA = Device("hca-0", DeviceKind.RDMA, rdma_device="mlx5_1", char_devices=(UVERBS,))
 IB = replace(
@@ -44,7 +51,7 @@ IB = replace(
 )
 GPU = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
 PARENT = Device("parent-0", DeviceKind.NIC, ifname="parent0", shared=True)
-DEVICES = {device.name: device for device in (RAIL, ETH, VF, AWAY, HCA, IB, GPU, PARENT)}
+DEVICES = {device.name: device for device in (RAIL, ETH, VF, VF_1, VF_2, PF, AWAY, HCA, IB, GPU, PARENT)}
 POD = Consumer("pods", "pod", "pod-uid")
 
 Given = dict[str, Any]
@@ -91,6 +98,10 @@ class FakeNode(NodeReader):
         self.asked.append(f"mtu {pci_address}")
         return 1500
 
+    def read_vf(self, physical_function: str, index: int) -> VfSettings:
+        self.asked.append(f"vf {physical_function} {index}")
+        return VfSettings(trust=False, spoof_check=True, vlan=7, qos=1, min_tx_rate=0, max_tx_rate=0)
+
     def read_rdma_exclusive(self) -> bool:
         if self.mode_error:
             raise self.mode_error
@@ -109,7 +120,7 @@ class Bench:
         self.planner = Planner(
             "dra.net",
             "boot",
-            Offered().get_offered,
+            Lookups(Offered().get_offered),
             self.store,
             lambda uid, name: f"dra.net/nic={uid}-{name}",
             self.node,
@@ -393,3 +404,38 @@ def test_a_setting_of_the_namespace_that_the_kernel_lacks_is_refused_by_name(ben
     assert error.message.endswith(
         'sysctls["net.ipv4.tcp_nonsense"]: the kernel of this node has no such setting'
     )
+
+
+def test_a_physical_function_and_its_functions_are_never_prepared_together(bench: Bench) -> None:
+    bench.plan(a_claim("a", result("vf-1")))
+    assert bench.plan(a_claim("b", result("vf-2"), pod="other")).plans, "parts do not exclude each other"
+    error = bench.refusal(a_claim("c", result("pf-0"), pod="third"))
+    assert "pf-0 shares its hardware with vf-" in error.message
+    for uid in ("a", "b"):
+        bench.store.delete(uid)
+    bench.plan(a_claim("c", result("pf-0"), pod="third"))
+    assert "vf-1 shares its hardware with pf-0" in bench.refusal(a_claim("d", result("vf-1"))).message
+
+
+def of_class(uid: str, device: str, **vf: Any) -> Claim:
+    claim = a_claim(uid, result(device))
+    config = OpaqueConfig(ConfigSource.CLASS, "dra.net", {"interface": {"vf": vf}})
+    return replace(claim, configs=(config,))
+
+
+def test_what_a_virtual_function_had_is_recorded_with_what_comes_along(bench: Bench) -> None:
+    (plan,) = bench.plan(of_class("a", "vf-1", vlan=100, trust=True)).plans
+    assert SetVf(PF_ADDRESS, 1, VfSettings(vlan=100, trust=True)) in plan.steps
+    assert plan.vf == VfSettings(trust=False, vlan=7, qos=1)
+    assert bench.store.get("a") is not None
+    assert [asked for asked in bench.node.asked if asked.startswith("vf ")] == [f"vf {PF_ADDRESS} 1"]
+
+
+def test_a_device_that_is_no_virtual_function_is_not_administered(bench: Bench) -> None:
+    error = bench.refusal(of_class("a", "eth-1", vlan=100))
+    assert "interface.vf: the device is no SR-IOV virtual function" in error.message
+
+
+def test_a_claim_administers_only_what_its_class_allows_by_name(bench: Bench) -> None:
+    error = bench.refusal(a_claim("a", result("vf-1"), interface={"vf": {"vlan": 100}}))
+    assert "interface.vf.vlan: must not be set by a claim: only a DeviceClass" in error.message

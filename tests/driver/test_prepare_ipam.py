@@ -404,7 +404,7 @@ def test_a_damaged_record_keeps_its_address_until_the_kubelet_unprepares(
     async def walk() -> None:
         assert await bench.prepare(a_claim()) == ""
         bench.close()
-        (bench.folder / "claims" / "uid-1.json").write_text('{"version": 5}')
+        (bench.folder / "claims" / "uid-1.json").write_text('{"version": 4}')
         again = make_bench()
         await again.look()
         assert len(again.given) == 1

@@ -189,7 +189,7 @@ def test_claims_of_one_device_get_its_slots_until_none_is_left(
 
     async def walk() -> None:
         one, two, three = map(a_claim, (1, 2, 3))
-        assert await asyncio.gather(bench.prepare(one), bench.prepare(two)) == ["", ""]
+        assert set(await asyncio.gather(bench.prepare(one), bench.prepare(two))) == {""}
         assert sorted(addresses[0] for addresses in bench.addresses) == ["10.3.0.40/16", "10.3.0.41/16"]
         assert "has no free address for one more share" in await bench.prepare(three)
         assert await bench.prepare(one) == ""

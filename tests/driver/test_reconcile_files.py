@@ -300,10 +300,9 @@ async def test_what_fails_keeps_nothing_else_from_being_looked_at(
         bench.store,
         bench.view,
         SnapshotQueue(),
-        Reconcilers(bench.pods, bench.files, asked.owners),
+        Reconcilers(bench.pods, bench.files, asked.owners, look_at_addresses),
         actions,
         finish,
-        look_at_addresses,
         1.0,
     )
     for _ in range(2):
@@ -329,10 +328,9 @@ def start_loop(start: Callable[..., Bench]) -> Callable[..., Looks]:
             bench.store,
             bench.view,
             SnapshotQueue(),
-            Reconcilers(bench.pods, bench.files, asked.owners),
+            Reconcilers(bench.pods, bench.files, asked.owners, look_at_addresses),
             ActionLog(bench.metrics),
             finish,
-            look_at_addresses,
             seconds,
         )
 

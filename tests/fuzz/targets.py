@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
 from dranet.cluster.messages import parse_object
-from dranet.cluster.transport import read_body, read_head
 from dranet.errors import ProtocolError
+from dranet.http1 import read_body, read_head
 from dranet.kernel.dhcp import message, wire
 from dranet.wire import FrameDecoder, MuxDecoder
 from tests.claims import test_config, test_plan_properties

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from dranet.driver.ipam import Obtained
-from dranet.driver.planner import NodeReader, Planner
+from dranet.driver.planner import Lookups, NodeReader, Planner
 from dranet.errors import ClaimError
 from dranet.kernel.dhcp.client import acquire_lease
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
@@ -75,7 +75,7 @@ class Scene:
             stack.callback(store.close)
             node = NodeReader(Path("/sys"))
             planner = Planner(
-                "dra.net", "boot", Offer(device).get_offered, store, lambda *_: "dra.net/nic=a", node
+                "dra.net", "boot", Lookups(Offer(device).get_offered), store, lambda *_: "dra.net/nic=a", node
             )
             decoded = self.node.run(lambda: planner.decode(a_claim(device, *configs)))
             leases = {

@@ -87,9 +87,10 @@ def test_what_selectors_need_comes_first_then_dranets_then_alignment_then_what_c
     assert order[23:26] == ["nearestGpus", "nearestGpuDistance", "pcieSwitch"]
     assert order[26:28] == ["sriovPfAddress", "sriovVfIndex"]
     assert order[28:32] == ["rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"]
-    assert order[32:35] == ["numaNodeGpus", "moreNearestGpus", "moreNumaNodeGpus"]
-    assert order[35:39] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
-    assert dranet.isdisjoint(order[39:])
+    assert order[32:36] == ["rail", "switchName", "switchChassisId", "switchPortId"]
+    assert order[36:39] == ["numaNodeGpus", "moreNearestGpus", "moreNumaNodeGpus"]
+    assert order[39:43] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
+    assert dranet.isdisjoint(order[43:])
     assert {f"resource.kubernetes.io/{name}" for name in ("numaNode", "pcieRoot")} == a.LIST_FORMS
 
 

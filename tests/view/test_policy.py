@@ -244,6 +244,15 @@ def test_a_changed_file_is_in_force_with_the_next_question(tmp_path: Path) -> No
     assert (source.problem, source.failed_reads) == ("", 0)
 
 
+def test_the_speeds_of_ports_that_are_down_outlast_a_changed_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    source = PolicySource(with_file(file, rail(1)))
+    source.get().speeds["eth1"] = 100_000
+    rewrite(file, rail(2))
+    assert given(source.get()) == {"dra.net/rail": 2}
+    assert source.get().speeds == {"eth1": 100_000}
+
+
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     source = PolicySource(with_file(tmp_path / "a.yaml", rail(1)))
 

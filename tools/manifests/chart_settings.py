@@ -20,7 +20,11 @@ _SEEN_TO: Mapping[str, str] = {
     "metrics_tls_key": "metrics.tls.secretName sets it",
     "metrics_client_ca": "metrics.tls.clientCASecretName sets it",
     "metrics_authentication": "metrics.authentication sets it",
+    "webhook_ca": "webhook.caSecretName sets it",
+    "webhook_client_cert": "webhook.clientSecretName sets it",
+    "webhook_client_key": "webhook.clientSecretName sets it",
     "ipam_file": "the chart sets it, for what ipam has",
+    "virtual_functions_file": "the chart sets it, for what virtualFunctions has",
     "sysfs_root": "the chart sets it, with the mount that belongs to it",
 }
 """Settings that values must not set -> the reason."""
@@ -31,7 +35,14 @@ BIND_ADDRESS = (
 )
 """Checked by a template, whose message explains what does not match."""
 
+_BIT_RATE = (
+    "^([1-9][0-9]{0,5}[MGT])?$",
+    "write megabits, gigabits or terabits per second, as in 500M or 10G",
+)
+
 _PATTERNS: Mapping[str, tuple[str, str]] = {
+    "assumed_bandwidth": _BIT_RATE,
+    "default_bandwidth": _BIT_RATE,
     "driver_name": (
         r"^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
         "write a domain name in small letters, as in nic.example.com",

@@ -98,7 +98,6 @@ def iter_conflicts() -> Iterator[Conflict]:
     yield from _of_vrf()
     yield from _of_ipv6()
     yield from _of_locality()
-    yield _of_profile()
 
 
 def _of_envelope() -> Iterator[Conflict]:
@@ -275,16 +274,6 @@ def _of_locality() -> Iterator[Conflict]:
             f"cpuLocality.{name}",
             "interface.type",
         )
-
-
-def _of_profile() -> Conflict:
-    return _in_whole(
-        "profileWithoutProvider",
-        f"{text_of(_O, 'profile')} != ''",
-        quote(".profile"),
-        quote("must not be set: no profile provider is configured"),
-        "profile",
-    )
 
 
 _HOPS = f"({has_entries('o', 'nextHops')})"

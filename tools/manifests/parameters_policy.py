@@ -49,6 +49,7 @@ LEFT_TO_PREPARE = (
         "the `policy` of a DeviceClass: what its claims can set, and whether its expressions compile "
         "(expressions in the policy of a DeviceClass)"
     ),
+    "`interface.vf`: whether a class opens it to its claims, and conflicts between its fields",
     "IPv4-mapped IPv6 addresses (`::ffff:10.0.0.1`), which the CEL functions do not accept",
     "prefix lengths with a leading zero (`10.0.0.0/08`), for the same reason",
     "quantities that are not whole numbers (`1.0001k`): Kubernetes does not recognise all of them",

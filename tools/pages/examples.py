@@ -15,6 +15,7 @@ from dranet.cli.main import EXIT_FAILED, main
 PAGES = (
     "commands/claim-new.md",
     "commands/explain.md",
+    "commands/fabric.md",
     "commands/nodes.md",
     "guides/gb200-gb300.md",
     "guides/gpus-by-nvidia-dra.md",
@@ -24,7 +25,10 @@ PAGES = (
     "reference/claim-new-rules.md",
     "reference/explain-output.md",
 )
-PICTURES = {"commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
+PICTURES = {
+    "commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg",
+    "guides/fabric.svg": "fabric -f tests/data/fleet/two-units.json -o svg",
+}
 """File below ``docs`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
 _PLUGIN = "--gpu-resource nvidia.com/gpu --publish-gpus never"

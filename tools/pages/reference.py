@@ -17,6 +17,7 @@ from dranet.model.attributes import (
     PLACES,
     Attribute,
 )
+from dranet.model.cloud_attributes import CLOUD_CATALOGUE
 from dranet.settings import DECLARATIONS, Declaration
 from dranet.view.options import default_text
 from tools.pages.alerts import alerts_page
@@ -42,6 +43,7 @@ def attributes_page() -> str:
         values=MAX_VALUES_PER_DEVICE,
         bytes=MAX_VALUE_BYTES,
         catalogue=table(head, map(_describe_attribute, shown)),
+        clouds=table(head[:3] + head[4:5], map(_describe_cloud_attribute, CLOUD_CATALOGUE)),
     )
 
 
@@ -49,6 +51,10 @@ def _describe_attribute(a: Attribute) -> tuple[str, ...]:
     kind = f"{a.type} or list" if a.has_list_form else str(a.type)
     place = "always" if a.essential else str(PLACES[a.qualified] + 1)
     return f"`{a.qualified}`", kind, a.meaning, a.omitted_when or "never", str(a.stability), place
+
+
+def _describe_cloud_attribute(a: Attribute) -> tuple[str, ...]:
+    return f"`{a.qualified}`", str(a.type), a.meaning, str(a.stability)
 
 
 def settings_page() -> str:

@@ -17,6 +17,7 @@ Helm renders templates in no fixed order, so each begins with this, and the firs
 {{- include "dranet.checkSecurity" . -}}
 {{- include "dranet.checkRights" . -}}
 {{- include "dranet.checkMetrics" . -}}
+{{- include "dranet.checkWebhook" . -}}
 {{- include "dranet.checkMonitor" . -}}
 {{- include "dranet.checkClasses" . -}}
 {{- end -}}
@@ -194,7 +195,7 @@ earlier chart exist. */}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Deny and Warn exclude each other (each can be combined with Audit)" $name)) -}}
 {{- end -}}
 {{- end -}}
-{{- $own := list "config" "pod" "tls" "client-ca" "seccomp" -}}
+{{- $own := list "config" "pod" "tls" "client-ca" "seccomp" "webhook" "webhook-ca" "webhook-client" -}}
 {{- range (.Files.Get "files/driver.yaml" | fromYaml).mounts }}{{ $own = append $own .name }}{{ end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name $own -}}
@@ -278,6 +279,24 @@ DeviceClasses are named after the driver, so the other one has those that this o
 {{- include "dranet.wrong" (dict "root" $root "message" "metrics.authentication: client-certificate needs metrics.tls.clientCASecretName") -}}
 {{- else if and .tls.clientCASecretName (ne .authentication "client-certificate") -}}
 {{- include "dranet.wrong" (dict "root" $root "message" "metrics.tls.clientCASecretName is used only with metrics.authentication client-certificate") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dranet.checkWebhook" -}}
+{{- $root := . -}}
+{{- $uses := or .Values.webhook.caSecretName .Values.webhook.clientSecretName -}}
+{{- range $pool := .Values.pools | default (list dict) -}}
+{{- $settings := include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson -}}
+{{- $url := get $settings "webhook_url" | default "" -}}
+{{- $asks := or (eq (get $settings "cloud_provider" | default "" | toString) "webhook") (eq (get $settings "profile_provider" | default "" | toString) "webhook") -}}
+{{- $where := hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) "" -}}
+{{- if and $asks (not $url) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.webhook_url: must be set%s, because cloud_provider or profile_provider is webhook" $where)) -}}
+{{- else if and $url (not $asks) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.webhook_url: nothing is asked of it%s; set cloud_provider or profile_provider to webhook" $where)) -}}
+{{- else if and $uses (not (hasPrefix "https://" $url)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "webhook: certificates are for settings.webhook_url https://...%s, not %s" $where (quote $url))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

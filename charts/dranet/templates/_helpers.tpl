@@ -114,7 +114,7 @@ mounts by name). A plugin's own folders are found in its configuration. */}}
 {{- $mounts := list -}}
 {{- range .sources -}}
 {{- $cni := .cni | default dict -}}
-{{- range $cni | ternary $.folders list }}{{ $mounts = append $mounts (merge (dict "path" .) (get $facts "cni-bin")) }}{{ end -}}
+{{- if $cni }}{{ range $.folders }}{{ $mounts = append $mounts (merge (dict "path" .) (get $facts "cni-bin")) }}{{ end }}{{ end -}}
 {{- $plugin := get $cni "ipam" | default dict -}}
 {{- if eq (get $plugin "type" | default "") "host-local" -}}
 {{- $mounts = append $mounts (merge (dict "path" ($plugin.dataDir | default (get $facts "cni-networks").path)) (get $facts "cni-networks")) -}}
@@ -136,11 +136,16 @@ mounts by name). A plugin's own folders are found in its configuration. */}}
 {{- range $name, $value := include "dranet.snake" .root.Values.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- range $name, $value := include "dranet.snake" .pool.settings | fromJson }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- if concat .root.Values.attributes (.pool.attributes | default list) }}{{ $_ := set $all "attributes_file" "/etc/dranet/attributes.yaml" }}{{ end -}}
+{{- if concat (.pool.virtualFunctions | default list) .root.Values.virtualFunctions }}{{ $_ := set $all "virtual_functions_file" "/etc/dranet/virtual-functions.yaml" }}{{ end -}}
 {{- if include "dranet.ipam" . | fromJson }}{{ $_ := set $all "ipam_file" "/etc/dranet/ipam.json" }}{{ end -}}
 {{- with .root.Values.metrics -}}
 {{- if .tls.secretName }}{{ $_ := set $all "metrics_tls_cert" "/etc/dranet-tls/tls.crt" }}{{ $_ := set $all "metrics_tls_key" "/etc/dranet-tls/tls.key" }}{{ end -}}
 {{- if .tls.clientCASecretName }}{{ $_ := set $all "metrics_client_ca" "/etc/dranet-client-ca/ca.crt" }}{{ end -}}
 {{- if ne .authentication "none" }}{{ $_ := set $all "metrics_authentication" .authentication }}{{ end -}}
+{{- end -}}
+{{- with .root.Values.webhook -}}
+{{- if .caSecretName }}{{ $_ := set $all "webhook_ca" "/etc/dranet-webhook-ca/ca.crt" }}{{ end -}}
+{{- if .clientSecretName }}{{ $_ := set $all "webhook_client_cert" "/etc/dranet-webhook/tls.crt" }}{{ $_ := set $all "webhook_client_key" "/etc/dranet-webhook/tls.key" }}{{ end -}}
 {{- end -}}
 {{- range $name, $value := (.root.Files.Get "files/driver.yaml" | fromYaml).chartSettings }}{{ $_ := set $all $name $value }}{{ end -}}
 {{- toRawJson $all -}}

@@ -62,8 +62,10 @@ from dranet.model.plan import (
     SetCpuLocality,
     SetSysctl,
     SetUp,
+    SetVf,
     Step,
 )
+from dranet.model.virtual_functions import VfSettings
 
 _PATH = "cpuLocality"
 
@@ -156,13 +158,15 @@ def plan_device(
     cpus: CpuSurroundings | None = None,
     host_rules: tuple[AddRule, ...] = (),
     ipoib: tuple[IpoibState, ...] = (),
+    vf: VfSettings | None = None,
     ipam: IpamAnswer | None = None,
+    bandwidth: int | None = None,
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
     Args:
-        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, ipam: as in
-            :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
+        device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, vf, ipam, bandwidth:
+            as in :class:`PlanInput`; ``host`` is ``None`` for a device without a link.
         rdma_exclusive: RDMA devices belong to one network namespace each, so they also have to move.
         ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
 
@@ -182,7 +186,19 @@ def plan_device(
         raise ValueError(f"no lease for device {device.name}")
     if config.interface.ipam and ipam is None:
         raise ValueError(f"no addresses for device {device.name}")
-    inputs = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules, ipam)
+    inputs = PlanInput(
+        device,
+        host,
+        config,
+        lease,
+        mac_seed,
+        physical_function_mtu,
+        cpus,
+        host_rules,
+        vf=vf,
+        ipam=ipam,
+        bandwidth=bandwidth,
+    )
     _refuse(device, _check(inputs, rdma_exclusive))
     return AttachPlan(
         device.name,
@@ -192,6 +208,7 @@ def plan_device(
         replace(host, ethtool=replace(host.ethtool, fixed={}, refused={})) if inputs.moves else None,
         lease,
         _record_cpus(config, cpus),
+        vf=_record_vf(inputs),
         ipam=ipam,
     )
 
@@ -224,6 +241,7 @@ def _plan_without_link(
 
 def _check(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
     yield from check_link(inputs)
+    yield from _check_vf(inputs)
     yield from check_addresses(inputs)
     yield from check_routes(inputs)
     yield from check_rules(inputs)
@@ -233,6 +251,25 @@ def _check(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
     yield from check_rdma(inputs.device, inputs.config, exclusive=rdma_exclusive)
     yield from check_workload(inputs.device, inputs.config)
     yield from check_cpu_locality(inputs.device, inputs.config, inputs.cpus, inputs.host)
+
+
+def _check_vf(inputs: PlanInput) -> Iterator[str]:
+    named = inputs.config.interface.vf.settings.named
+    if named and inputs.device.vf_index is None:
+        yield "interface.vf: the device is no SR-IOV virtual function, so there is nothing to administer"
+    elif named and inputs.vf is None:
+        yield "interface.vf: the physical function does not report this virtual function"
+
+
+def _plan_vf(inputs: PlanInput) -> Iterator[SetVf]:
+    device, settings = inputs.device, inputs.config.interface.vf.settings
+    if not settings.is_empty and device.vf_index is not None:
+        yield SetVf(device.physical_function, device.vf_index, settings)
+
+
+def _record_vf(inputs: PlanInput) -> VfSettings | None:
+    settings = inputs.config.interface.vf.settings
+    return None if settings.is_empty or inputs.vf is None else inputs.vf.restricted_to(settings)
 
 
 def _refuse(device: Device, problems: Iterable[str]) -> None:
@@ -249,6 +286,7 @@ def _steps(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
     must be up before it has neighbours and routes, and before its driver has placed its interrupts.
     """
     yield plan_link(inputs)
+    yield from _plan_vf(inputs)
     yield from plan_ethtool(inputs)
     yield from plan_early_sysctls(inputs)
     yield from plan_properties(inputs)

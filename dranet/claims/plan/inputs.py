@@ -11,6 +11,7 @@ from dranet.model.ipam import IpamAnswer
 from dranet.model.parameters.interface import IPV6_MTU_MIN
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddRule, DhcpLease, LinkState
+from dranet.model.virtual_functions import VfSettings
 
 _FNV32_OFFSET, _FNV32_PRIME = 0x811C9DC5, 0x01000193
 
@@ -33,8 +34,12 @@ class PlanInput(Struct, frozen=True):
     """Where the config asks for near CPUs."""
     host_rules: tuple[AddRule, ...] = ()
     """The policy rules of the host's namespace."""
+    vf: VfSettings | None = None
+    """What the virtual function has, as its physical function reports; where the config administers it."""
     ipam: IpamAnswer | None = None
     """Where the config names a source of addresses."""
+    bandwidth: int | None = None
+    """Bits per second that the allocation took of a shared device, the most that the link may carry."""
 
     @property
     def moves(self) -> bool:

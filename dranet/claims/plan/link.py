@@ -51,6 +51,10 @@ _OFFLOAD_SIZES = {
 """Field names, in the order in which the kernel wants them: ``gso_max_size`` changes the IPv4 one too."""
 
 
+_BURSTS_PER_SECOND = 20
+"""A burst of counted bandwidth is at most what it carries in 50 ms, which is the queue before the limit."""
+
+
 def plan_link(inputs: PlanInput) -> MoveLink | CreateLink:
     if inputs.moves:
         return MoveLink(inputs.pod_ifname, mtu=inputs.mtu, mac=inputs.config.interface.hardware_addr)
@@ -106,13 +110,26 @@ def plan_properties(inputs: PlanInput) -> Iterator[Step]:
     if interface.disable_ebpf_programs:
         yield RemovePrograms()
     egress, ingress = interface.rate_limit.egress, interface.rate_limit.ingress
-    if egress or ingress:
+    if egress or ingress or inputs.bandwidth is not None:
         yield LimitRate(
-            egress_bits_per_second=egress.rate if egress else None,
-            egress_burst_bytes=egress.burst if egress else None,
-            ingress_bits_per_second=ingress.rate if ingress else None,
-            ingress_burst_bytes=ingress.burst if ingress else None,
+            egress_bits_per_second=_lower(egress.rate if egress else None, inputs.bandwidth),
+            egress_burst_bytes=_bound_burst(egress.burst if egress else None, inputs.bandwidth),
+            ingress_bits_per_second=_lower(ingress.rate if ingress else None, inputs.bandwidth),
+            ingress_burst_bytes=_bound_burst(ingress.burst if ingress else None, inputs.bandwidth),
         )
+
+
+def _lower(limit: int | None, bandwidth: int | None) -> int | None:
+    """The limit of the config and what the allocation took: the sum of all shares never exceeds the port,
+    because the scheduler counts what they take."""
+    return min((rate for rate in (limit, bandwidth) if rate is not None), default=None)
+
+
+def _bound_burst(burst: int | None, bandwidth: int | None) -> int | None:
+    """With a burst of gigabytes a claim would fill the port for seconds, whatever its rate."""
+    if burst is None or bandwidth is None:
+        return burst
+    return min(burst, bandwidth // 8 // _BURSTS_PER_SECOND)
 
 
 def check_link(inputs: PlanInput) -> Iterator[str]:

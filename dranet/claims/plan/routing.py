@@ -49,10 +49,10 @@ def plan_addresses(inputs: PlanInput) -> tuple[Address, ...]:
     interface = inputs.config.interface
     if interface.dhcp:
         return (_leased_address(inputs.lease),) if inputs.lease else ()
-    given = inputs.ipam.addresses if inputs.ipam else interface.addresses
-    if given is not None:
+    cidrs = inputs.ipam.addresses if inputs.ipam else interface.addresses
+    if cidrs is not None:
         no_dad = 0 if interface.ipv6.duplicate_address_detection else IFA_F_NODAD
-        return tuple(Address(cidr, flags=no_dad if is_ipv6(cidr) else 0) for cidr in given)
+        return tuple(Address(cidr, flags=no_dad if is_ipv6(cidr) else 0) for cidr in cidrs)
     inherited = (a for a in inputs.host.addresses if inputs.moves and _is_inheritable(a, inputs))
     return tuple(_inherited(address, inputs) for address in inherited)
 
@@ -215,11 +215,11 @@ def _ipam_routes(inputs: PlanInput) -> list[Route]:
     if inputs.ipam is None:
         return []
     near = [*inputs.ipam.addresses, *(r.destination for r in inputs.ipam.routes if not r.gateway)]
-    routes = [_given(route, inputs, near) for route in inputs.ipam.routes]
+    routes = [_route_of_ipam(route, inputs, near) for route in inputs.ipam.routes]
     return list({_key(route): route for route in reversed(routes)}.values())[::-1]
 
 
-def _given(route: IpamRoute, inputs: PlanInput, near: Iterable[str]) -> Route:
+def _route_of_ipam(route: IpamRoute, inputs: PlanInput, near: Iterable[str]) -> Route:
     """A gateway outside the addresses' subnets is taken to be on the link."""
     metric = DHCP_METRIC if route.destination in _DEFAULT_DESTINATIONS else 0
     made = Route(

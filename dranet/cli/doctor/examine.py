@@ -102,11 +102,13 @@ def look_around(
     settings: Settings, cluster: ClusterFacts, running: list[Finding], root: Path | None, blind: list[Finding]
 ) -> Surroundings:
     """What the checks judge; a part that cannot be read is left empty, and reported in ``blind``."""
-    node, offered = NodeFacts(), tuple[Device, ...]()
+    node, offered, expected_rails = NodeFacts(), tuple[Device, ...](), dict[str, int]()
     try:
         file = settings.facts_file
         node = CapturedFacts(str(file)).read() if file else make_scanner(settings).read()
-        decisions = take_inventory(node, {}, load_policy(settings))
+        policy = load_policy(settings)
+        expected_rails = dict(policy.expected_rails)
+        decisions = take_inventory(node, {}, policy)
         offered = tuple(decision.device for decision in decisions if decision.published)
     except (DranetError, OSError) as error:
         why = "What depends on the node's devices is not judged."
@@ -125,6 +127,7 @@ def look_around(
         offered=offered,
         cluster=cluster,
         plugins=plugins,
+        expected_rails=expected_rails,
         shown=find_shown(running),
     )
 

@@ -104,7 +104,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rails",
         action="store_true",
-        help="a request for each NIC, the same NIC in each pod: net0 is on one rail everywhere",
+        help="a request for each NIC, by its rail (attribute rail) or PCI address: net0 is on one rail in "
+        "every pod",
     )
     parser.add_argument(
         "--each-numa",

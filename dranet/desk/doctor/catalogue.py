@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.desk.doctor import managers, pcie, rdma, system, tuning
+from dranet.desk.doctor import cabling, managers, pcie, rdma, system, tuning
 from dranet.desk.doctor.checks import Check, Entry, Surroundings, not_visible
 from dranet.model.findings import Finding
 
@@ -119,6 +119,13 @@ ENTRIES: tuple[Entry, ...] = (
         "See docs/guides/gpus.md; --publish-gpus decides.",
     ),
     Entry(
+        "virtual-functions",
+        "virtual functions",
+        "physical functions with a rule of virtual_functions_file, and what keeps them from it",
+        "Claims for the missing virtual functions wait.",
+        "See docs/guides/virtual-functions.md.",
+    ),
+    Entry(
         "ipam-source",
         "ipam",
         "the entries of ipam_file, and whether their plugins can be run",
@@ -138,6 +145,20 @@ ENTRIES: tuple[Entry, ...] = (
         "addresses of prepared claims that are not theirs any more, by their source",
         "Other pods may get the same addresses.",
         "See the Events IPAMFailed of the pods, and delete the pods.",
+    ),
+    Entry(
+        "webhook-provider",
+        "webhook",
+        "whether the webhook provider (--webhook-url) answers, and does what the settings ask of it",
+        "New devices, and claims that name a profile, cannot be prepared; others keep its last answers.",
+        "Start the provider, or correct webhook_url; see docs/guides/providers.md.",
+    ),
+    Entry(
+        "cloud-facts",
+        "cloud",
+        "whether the cloud's metadata service answers",
+        "Claims that select by the cloud's attributes wait.",
+        "Let the node's network reach the metadata service, or set cloud_provider to off.",
     ),
     Entry(
         "place",
@@ -197,6 +218,7 @@ CHECKS: tuple[Check, ...] = (
     *managers.CHECKS,
     *rdma.CHECKS,
     *pcie.CHECKS,
+    *cabling.CHECKS,
     *tuning.CHECKS,
     not_visible,
 )

@@ -7,7 +7,7 @@ command explain a finding alike. Ids never change: automation names them (``--ig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -51,6 +51,8 @@ class Surroundings(Struct, frozen=True, dict=True):
     """What this driver would offer."""
     cluster: ClusterFacts = field(default_factory=ClusterFacts)
     plugins: tuple[DevicePlugin, ...] = ()
+    expected_rails: Mapping[str, int] = field(default_factory=dict)
+    """By interface or PCI address, as the administrator has written it."""
     shown: frozenset[str] = frozenset()
     """Ids of what the running driver has seen for itself, which takes precedence over configuration files."""
 

@@ -94,6 +94,8 @@ class FleetNode(Struct, frozen=True):
     """Device and taint, of slices and of DeviceTaintRules."""
     events: tuple[JsonObject, ...] = ()
     """Warnings of the driver about this node, its pods and its claims."""
+    miscabled: tuple[str, ...] = ()
+    """One line for each cable that is not where those of like nodes are."""
     is_known: bool = True
     """The Nodes were read and this is one of them, or they were not read."""
     problems: tuple[Problem, ...] = ()

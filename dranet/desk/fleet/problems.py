@@ -23,6 +23,7 @@ def find_problems(node: FleetNode) -> Iterator[Problem]:
         *_find_slice_problems(node),
         *_find_claim_problems(node),
         *_find_taints(node),
+        *_find_cables(node),
         *_find_events(node),
     )
     yield from sorted(found, key=lambda problem: problem.severity)
@@ -158,6 +159,10 @@ def _find_events(node: FleetNode) -> Iterator[Problem]:
         yield _warning(
             "WarningEvent", f"Event {reason}{times}, last about {about}: {last.get('message', '')}"
         )
+
+
+def _find_cables(node: FleetNode) -> Iterator[Problem]:
+    return (_warning("Miscabled", text) for text in node.miscabled)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dranet.cluster.events import WARNING as WARNING_EVENT
 from dranet.cluster.pods import is_ready
 from dranet.desk.explain.subject import label_of
+from dranet.desk.fleet.cabling import find_miscabled, read_cables
 from dranet.desk.fleet.nodes import (
     ClaimDevice,
     DeviceKey,
@@ -22,6 +23,7 @@ from dranet.desk.fleet.nodes import (
 from dranet.desk.fleet.problems import find_problems
 from dranet.desk.hardware.nodes import is_gpu_driver
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.pools import choose_newest
 from dranet.model.attributes import TYPE
 from dranet.model.status import ConditionType
 
@@ -43,7 +45,9 @@ class FleetObjects(Struct, frozen=True):
 def read_fleet(objects: FleetObjects, driver: str) -> tuple[FleetNode, ...]:
     """Every node, those with problems first."""
     reader = _Reader(objects, driver)
-    nodes = (reader.read(name) for name in reader.names)
+    nodes = [reader.read(name) for name in reader.names]
+    wrong = find_miscabled(cable for node in nodes for cable in read_cables(node.name, node.slices))
+    nodes = [replace(node, miscabled=wrong.get(node.name, ())) for node in nodes]
     judged = (replace(node, problems=tuple(find_problems(node))) for node in nodes)
     return tuple(sorted(judged, key=lambda n: (n.severity is None, n.severity or 0, n.name)))
 
@@ -80,7 +84,7 @@ class _Reader:
         return sorted({*self._bodies, *ours, *self._pods})
 
     def read(self, name: str) -> FleetNode:
-        slices = tuple(_newest(self._slices[name]))
+        slices = tuple(choose_newest(self._slices[name]))
         held = {device.device for device in self._claimed[name]}
         offered: dict[str, set[DeviceKey]] = defaultdict(set)
         for body in slices:
@@ -97,7 +101,7 @@ class _Reader:
             tuple(device for device in self._claimed[name] if device.device[0] == self._driver),
             tuple(self._iter_taints(slices)),
             tuple(self._events[name]),
-            self._objects.nodes is None or name in self._bodies,
+            is_known=self._objects.nodes is None or name in self._bodies,
         )
 
     def _is_ours(self, body: JsonObject) -> bool:
@@ -134,21 +138,6 @@ class _Reader:
 
 def _key(body: JsonObject, device: str) -> DeviceKey:
     return body["spec"]["driver"], body["spec"]["pool"]["name"], device
-
-
-def _newest(slices: Collection[JsonObject]) -> Iterator[JsonObject]:
-    """Those of the highest generation of their pool: the others are about to be deleted."""
-    generations: Counter[tuple[str, str]] = Counter()
-    for body in slices:
-        pool = body["spec"]["driver"], body["spec"]["pool"]["name"]
-        generations[pool] = max(generations[pool], _generation(body))
-    for body in slices:
-        if _generation(body) == generations[body["spec"]["driver"], body["spec"]["pool"]["name"]]:
-            yield body
-
-
-def _generation(body: JsonObject) -> int:
-    return int(body["spec"]["pool"].get("generation") or 0)
 
 
 def _applies(rule: JsonObject, key: DeviceKey) -> bool:

@@ -74,6 +74,12 @@ class Spot:
         return value_of(self.device, a.RDMA.qualified) is True
 
     @property
+    def rail(self) -> int | None:
+        """From its switch, or from a rule of the administrator."""
+        value = value_of(self.device, a.RAIL.qualified)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
     def fabric(self) -> str:
         """``InfiniBand`` or ``Ethernet``, where it has RDMA and publishes it."""
         return text_of(self.device, a.RDMA_LINK_LAYER.qualified)
@@ -101,7 +107,7 @@ class Spot:
         """What a choice depends on: its place, and the attributes of it that a constraint compares."""
         published = tuple(self.device.find_attribute(name) for name in PLACES)
         kind = (self.device.driver, self.name, self.is_up, self.has_rdma, self.fabric, bool(self.ifname))
-        return kind, self.place, self.nearest_gpu, published
+        return kind, self.place, self.nearest_gpu, published, self.rail
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -
     configs = claim_devices(spec).get("config") or ()
     for number, config in enumerate(configs):
         yield from _lint_opaque(config, f"{path}.devices.config[{number}]", scope)
+        yield from _find_profile(config, f"{path}.devices.config[{number}]", scope)
     asked, problems = read_claim(spec, path, namespace, scope)
     for line in problems:
         yield _to_finding(line, f"{path}.devices.")
@@ -61,6 +62,7 @@ def lint_class_config(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
     spec = body.get("spec") or {}
     for number, config in enumerate(spec.get("config") or ()):
         yield from _lint_opaque(config, f"spec.config[{number}]", scope)
+        yield from _find_profile(config, f"spec.config[{number}]", scope)
     configs = _ours(spec.get("config") or (), ConfigSource.CLASS, scope)
     if configs:
         selection = _select("any", configs, body["metadata"].get("name", ""), "")
@@ -164,6 +166,17 @@ def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[LintFi
         text = f"no driver {show(driver)} is known"
         fix = nearly or f"drivers with devices are {', '.join(sorted(publishers))}"
         yield LintFinding(rules.DRIVER_UNKNOWN, f"{path}.opaque.driver", text, fix)
+
+
+def _find_profile(config: JsonObject, path: str, scope: Scope) -> Iterator[LintFinding]:
+    opaque = config.get("opaque") or {}
+    parameters = opaque.get("parameters")
+    name = parameters.get("profile") if isinstance(parameters, dict) else None
+    if opaque.get("driver") == scope.driver and isinstance(name, str) and name:
+        text = f"profile {show(name)} is given by the node's profile provider when the pod starts"
+        yield LintFinding(
+            rules.PROFILE, f"{path}.opaque.parameters.profile", text, "see docs/guides/providers.md"
+        )
 
 
 def _find_equal_names(asked: list[Asked]) -> Iterator[LintFinding]:

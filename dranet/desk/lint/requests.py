@@ -21,8 +21,9 @@ from dranet.desk.lint.scope import (
 )
 from dranet.desk.templates.chart_classes import VENDOR_CLASSES, build_chart_classes
 from dranet.model.attributes import CATALOGUE
+from dranet.model.cloud_attributes import CLOUD_CATALOGUE
 
-_KNOWN = frozenset(attribute.qualified for attribute in CATALOGUE)
+_KNOWN = frozenset(attribute.qualified for attribute in (*CATALOGUE, *CLOUD_CATALOGUE))
 
 
 def lint_requests(spec: JsonObject, path: str, scope: Scope) -> Iterator[LintFinding]:

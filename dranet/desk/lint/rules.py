@@ -123,6 +123,13 @@ PARAMETERS = LintRule(
     "opaque parameters that the driver refuses, or that the DeviceClass does not allow",
     "Prepare refuses the claim, and the pod waits until it is deleted.",
 )
+PROFILE = LintRule(
+    "profile",
+    _NOTE,
+    "parameters that name a profile",
+    "The node's profile provider (setting `profile_provider`) gives it when the pod starts. Without one, or "
+    "while it is away, Prepare refuses the claim.",
+)
 DRIVER_UNKNOWN = LintRule(
     "driver-unknown",
     _WARNING,
@@ -330,6 +337,7 @@ RULES: tuple[LintRule, ...] = (
     UNKNOWN_FIELD,
     DUPLICATE,
     PARAMETERS,
+    PROFILE,
     DRIVER_UNKNOWN,
     REQUEST_UNKNOWN,
     CLASS_MISSING,

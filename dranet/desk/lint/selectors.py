@@ -22,6 +22,7 @@ from dranet.desk.lint import rules
 from dranet.desk.lint.rules import LintFinding, LintRule, suggest
 from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, make_samples
 from dranet.model.attributes import CATALOGUE
+from dranet.model.cloud_attributes import CLOUD_CATALOGUE
 
 _MEMBERS = ("device.driver", "device.attributes", "device.capacity", "device.allowMultipleAllocations")
 _TABLES = ("attributes", "capacity")
@@ -80,8 +81,9 @@ _WORDS: Mapping[type, tuple[str, str]] = {
     bool: ("a bool", "true or false, without quotes; or the attribute alone"),
 }
 """What a type is called, and how its values are written."""
-_NAMES = {attribute.qualified: attribute for attribute in CATALOGUE}
-_DOMAINS = frozenset(attribute.domain for attribute in CATALOGUE)
+_PUBLISHED = (*CATALOGUE, *CLOUD_CATALOGUE)
+_NAMES = {attribute.qualified: attribute for attribute in _PUBLISHED}
+_DOMAINS = frozenset(attribute.domain for attribute in _PUBLISHED)
 
 
 class Placed(NamedTuple):
@@ -255,12 +257,12 @@ def _is_near(domain: str) -> bool:
 
 def _fix_name(domain: str, name: str) -> str:
     """The name in its own domain, in another one, or spelt nearly so."""
-    for attribute in CATALOGUE:
+    for attribute in _PUBLISHED:
         if attribute.name == name and attribute.domain != domain:
             return f"did you mean {attribute.qualified}?"
     if domain not in _DOMAINS:
         return suggest(domain, _DOMAINS)
-    known = [attribute.name for attribute in CATALOGUE if attribute.domain == domain]
+    known = [attribute.name for attribute in _PUBLISHED if attribute.domain == domain]
     return suggest(name, known, "see docs/reference/attributes.md, or the operator's attributes file")
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.desk.redact.ip import IpAddress, IpNetwork, replace_addresses
-from dranet.model.facts import NodeFacts
+from dranet.model.facts import NodeFacts, ProvidedFacts
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _BYTES = r"[0-9a-f]{2}(?P<mark>[:-])[0-9a-f]{2}(?:(?P=mark)[0-9a-f]{2}){4,}"
@@ -90,6 +90,7 @@ def redact(facts: NodeFacts) -> NodeFacts:
 
 def redact_with(facts: NodeFacts, others: Sequence[str]) -> tuple[NodeFacts, list[str]]:
     """As :func:`redact`, and other texts about the machine: what is equal in facts and texts stays equal."""
+    facts = replace(facts, provided=tuple(_keep_kinds(facts.provided)))
     texts: list[tuple[str, str]] = []
 
     def note(place: str, text: str) -> str:
@@ -101,6 +102,26 @@ def redact_with(facts: NodeFacts, others: Sequence[str]) -> tuple[NodeFacts, lis
     replacements = _Replacements(texts)
     redacted: NodeFacts = _rewrite(facts, replacements.apply)
     return redacted, [replacements.apply(_SENTENCE, text) for text in others]
+
+
+_KINDS_OF_MACHINES = frozenset(
+    {
+        "alibaba.dra.net/instanceType",
+        "aws.dra.net/instanceType",
+        "azure.dra.net/vmSize",
+        "coreweave.dra.net/instanceType",
+        "gce.dra.net/machineType",
+        "oke.dra.net/shape",
+    }
+)
+"""The facts of a cloud that do not identify the owner."""
+
+
+def _keep_kinds(provided: Iterable[ProvidedFacts]) -> Iterator[ProvidedFacts]:
+    for one in provided:
+        kept = tuple(attribute for attribute in one.attributes if attribute.name in _KINDS_OF_MACHINES)
+        if kept and not (one.device or one.mac):
+            yield replace(one, attributes=kept)
 
 
 def _rewrite(value: Any, change: _Change, place: str = "") -> Any:

@@ -1,7 +1,8 @@
 """The simplest claim that gets the best of this hardware: shapes by simplicity, each tried with the
 allocator.
 
-The last shapes name devices by PCI address: rails, which are the same NIC on every node, and the last resort.
+The last shapes name devices one by one: rails, by their number where it is published and else by the PCI
+address that is the same on every node, and the last resort.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from dranet.desk.templates.shapes import (
     by_level,
     everything,
     name_interfaces,
+    name_nics,
     paired,
     pinned,
     together,
@@ -340,7 +342,7 @@ def pinned_shapes(
     nics, gpus = _best_devices(nodes[0], request)
     gpus = [] if request.gpu_resource else gpus
     if _can_pin(nodes) and _have_all(nodes, nics, gpus):
-        yield pinned(defaults, _pins(nics), _pins(gpus))
+        yield pinned(defaults, name_nics(_pins(nics)), _pins(gpus))
 
 
 def rail_shapes(
@@ -359,36 +361,57 @@ def rail_shapes(
         nodes: one of each make.
         ladders: how a NIC may find its GPU, where the pod does not take all of them.
     """
+    rails = _rails_everywhere(nodes)
+    is_published = len(rails) >= request.nics
+    if is_published:
+        nics, gpus = _best_devices(nodes[0].with_nics(lambda nic: nic.rail in rails), request)
+        numbers = sorted(nic.rail for nic in nics if nic.rail is not None)
+        pins = {f"rail-{number}": selectors.rail_is(number) for number in numbers}
+    else:
+        nics, gpus = _nics_everywhere(request, nodes)
+        pins = {f"rail-{number}": pin for number, pin in enumerate(_pins(nics))}
+    configs = name_interfaces(driver, pins) if all(nic.ifname for nic in nics) else ()
+    whole = all(len(node.gpus) == request.gpus for node in nodes)
+    for ladder in [(ANY,)] if whole or not request.gpus or request.gpu_resource else ladders:
+        if tuple(ladder) == (ANY,):
+            shape = _plain_rails(defaults, request, pins, "rail" if is_published else "PCI address")
+        else:
+            shape = paired(defaults, request.gpus, request.nics, ladder, in_bundles=False, pins=pins)
+        yield replace(shape, configs=configs, is_for_one_pod=True)
+    if ladders and not whole and _can_pin(nodes) and _have_all(nodes, (), gpus):
+        yield replace(pinned(defaults, pins, _pins(gpus)), configs=configs)
+
+
+def _rails_everywhere(nodes: Sequence[NodeHardware]) -> set[int]:
+    """Rails that each node has one NIC on, as published. Where a node has two NICs on a rail, the
+    rail does not choose one."""
+    counts = [Counter(nic.rail for nic in node.nics) for node in nodes]
+    alone = [{rail for rail, n in of_node.items() if rail is not None and n == 1} for of_node in counts]
+    return set[int].intersection(*alone)
+
+
+def _nics_everywhere(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> tuple[list[Spot], list[Spot]]:
+    """The best NICs that every node has at the same PCI address, and their GPUs. Raises
+    :class:`NotAvailable`."""
     attribute = find_address_attribute(nic for node in nodes for nic in node.nics)
     everywhere = set[str].intersection(*map(_addresses, nodes))
     nics, gpus = _best_devices(nodes[0].with_nics(lambda nic: nic.address in everywhere), request)
     if not attribute or len(nics) < request.nics:
         lacking = min(nodes, key=lambda node: len(_addresses(node) & _addresses(nodes[0])))
         raise NotAvailable(
-            "rails need the same NICs at the same PCI addresses on every node, and "
+            "rails need the attribute rail, or the same NICs at the same PCI addresses, on every node, and "
             f"{nodes[0].name} and {lacking.name} differ",
             hint=f"write one claim for each kind of node: --node {nodes[0].name}",
         )
-    pins = _pins(nics)
-    names = [f"rail-{number}" for number in range(len(pins))]
-    configs = name_interfaces(driver, names) if all(nic.ifname for nic in nics) else ()
-    whole = all(len(node.gpus) == request.gpus for node in nodes)
-    for ladder in [(ANY,)] if whole or not request.gpus or request.gpu_resource else ladders:
-        if tuple(ladder) == (ANY,):
-            shape = _plain_rails(defaults, request, pins)
-        else:
-            shape = paired(defaults, request.gpus, request.nics, ladder, in_bundles=False, pins=pins)
-        yield replace(shape, configs=configs, is_for_one_pod=True)
-    if ladders and not whole and _can_pin(nodes) and _have_all(nodes, (), gpus):
-        yield replace(pinned(defaults, pins, _pins(gpus), "rail"), configs=configs)
+    return nics, gpus
 
 
-def _plain_rails(defaults: RequestDefaults, request: ClaimRequest, pins: Sequence[str]) -> Shape:
+def _plain_rails(defaults: RequestDefaults, request: ClaimRequest, pins: Mapping[str, str], by: str) -> Shape:
     """No GPU to choose: all of the node's, or none."""
     rails = paired(replace(defaults, gpu_class=""), len(pins), len(pins), (ANY,), in_bundles=False, pins=pins)
     nics = tuple(request for request in rails.requests if request["name"].startswith("rail-"))
     gpus = together(defaults, request.claimed_gpus, 1).requests[1:] if request.claimed_gpus else ()
-    title = "a request for each NIC, by its PCI address"
+    title = f"a request for each NIC, by its {by}"
     if len(pins) + request.claimed_gpus > MAX_RESULTS:
         return Shape(title, nics, apart=(gpus,))
     return Shape(title, (*nics, *gpus))

@@ -100,6 +100,10 @@ def address_is_one_of(addresses: Iterable[str], attribute: str) -> str:
     return f"{value} == {json.dumps(words[0])}" if len(words) == 1 else f"{value} in {json.dumps(words)}"
 
 
+def rail_is(rail: int) -> str:
+    return f"{_optional(a.RAIL.name, '-1')} == {rail}"
+
+
 def numa_node_is(node: int) -> str:
     return f"{_optional(a.NUMA_NODE.name, '-1')} == {node}"
 

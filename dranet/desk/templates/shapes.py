@@ -224,7 +224,7 @@ def paired(
     relations: Sequence[Relation],
     *,
     in_bundles: bool,
-    pins: Sequence[str] = (),
+    pins: Mapping[str, str] | None = None,
     nodes: Sequence[NodeHardware] = (),
 ) -> Shape:
     """Each NIC with a GPU of its own, on the nearest rung that there is; GPUs in excess come last.
@@ -235,18 +235,20 @@ def paired(
         nics: how many.
         relations: the ladder, nearest first.
         in_bundles: all NICs of a GPU in one request, on one rung.
-        pins: a selector for each NIC; with them they are called rails.
+        pins: a selector for each NIC, by the name of its request.
         nodes: a rung that a request can reach on none of them is left out.
     """
     pairs = min(gpus, nics)
     each = nics // pairs if in_bundles else 1
     number_of_requests = pairs if in_bundles else nics
+    pins = pins or {}
+    names = tuple(pins) or tuple(_name("nic", i, number_of_requests) for i in range(number_of_requests))
     asked = [
         _Asked(
-            _name("rail" if pins else "nic", i, number_of_requests),
+            names[i],
             each,
             _name("gpu", i % pairs, pairs),
-            pins[i] if pins else "",
+            pins.get(names[i], ""),
             tuple(_reachable(relations, nodes, i, pairs, each)),
         )
         for i in range(number_of_requests)
@@ -287,12 +289,12 @@ def _reachable(
             yield relation
 
 
-def pinned(defaults: RequestDefaults, nics: Sequence[str], gpus: Sequence[str], word: str = "nic") -> Shape:
-    """Exactly these devices, each by a selector: the last resort; ``word`` is what a NIC is called."""
+def pinned(defaults: RequestDefaults, nics: Mapping[str, str], gpus: Sequence[str]) -> Shape:
+    """Exactly these devices, each by a selector: the last resort; NICs by the names of their requests."""
     requests = [
         *(
-            _exactly(_name(word, i, len(nics)), defaults.nic_class, 1, (*defaults.nic_selectors, pin))
-            for i, pin in enumerate(nics)
+            _exactly(name, defaults.nic_class, 1, (*defaults.nic_selectors, pin))
+            for name, pin in nics.items()
         ),
         *(
             _exactly(_name("gpu", i, len(gpus)), defaults.gpu_class, 1, (*defaults.gpu_selectors, pin))
@@ -303,7 +305,12 @@ def pinned(defaults: RequestDefaults, nics: Sequence[str], gpus: Sequence[str], 
 
 
 def _name(word: str, number: int, of: int) -> str:
-    return word if of == 1 and word != "rail" else f"{word}-{number}"
+    return word if of == 1 else f"{word}-{number}"
+
+
+def name_nics(pins: Sequence[str]) -> dict[str, str]:
+    """Selectors by the names of requests: ``nic`` alone, or ``nic-0``, ``nic-1`` ..."""
+    return {_name("nic", number, len(pins)): pin for number, pin in enumerate(pins)}
 
 
 def _selectors(expressions: Iterable[str]) -> JsonObject:

@@ -21,6 +21,7 @@ from dranet.driver.alignment.watch import NicKey
 from dranet.driver.health import DeviceStates, find_moved_link
 from dranet.driver.publish import View
 from dranet.errors import KernelError
+from dranet.inventory.cabling import judge_cabling
 from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters import (
     CountedLink,
@@ -89,6 +90,8 @@ class NodeDevice(Struct, frozen=True):
     faults: Sequence[str] = ()
     pcie: PcieLink | None = None
     driver: str = ""
+    on_wrong_rail: bool | None = None
+    """``None``: not known."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -222,6 +225,8 @@ def _find_link(
 
 def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStates) -> Iterator[NodeDevice]:
     drivers = {function.address: function.driver for function in view.facts.pci_functions}
+    cabling = judge_cabling(view.offered.values(), view.policy.expected_rails)
+    wrong = {one.device for one in cabling.wrong}
     for device in view.offered.values():
         if device.kind is DeviceKind.GPU:
             continue
@@ -239,6 +244,7 @@ def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStat
             faults=states.faults.get(device.name, ()),
             pcie=states.pcie.get(device.name),
             driver=drivers.get(device.pci_address, ""),
+            on_wrong_rail=device.name in wrong if device.name in cabling.judged else None,
         )
 
 

@@ -248,6 +248,8 @@ def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot,
     faults = ((d, fault) for d in shown for fault in d.node.faults)
     names = ({"device": d.node.device.name, "fault": fault} for d, fault in faults)
     out.add(families.device_fault, ((format_labels(name), 1) for name in names))
+    cabled = ((d.labels, int(d.node.on_wrong_rail)) for d in shown if d.node.on_wrong_rail is not None)
+    out.add(families.device_wrong_rail, cabled)
     _write_ports(out, families, shown, readings)
 
 

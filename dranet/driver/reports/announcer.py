@@ -267,6 +267,10 @@ class Announcer:
         log.warning("%s", note)
         self._warn(ObjectRef.of_pod(record.pod), str(error.reason), note)
 
+    def virtual_functions(self, note: str) -> None:
+        """Report on the node that virtual functions are not as the rules of the file want them."""
+        self._warn(self._node, EventReason.VIRTUAL_FUNCTIONS, note)
+
     def store_trouble(self, reason: Reason, note: str) -> None:
         """Report that the disk refuses or has damaged records; everything except Prepare works."""
         self._warn(self._node, str(reason), note)

@@ -42,6 +42,7 @@ from dranet.kernel.attachment.steps import (
     group_of,
 )
 from dranet.kernel.attachment.traffic import PodRules
+from dranet.kernel.attachment.virtual_function import restore_vf, set_vf
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.rdma import attach_rdma, find_rdma_name
@@ -57,6 +58,7 @@ from dranet.model.plan import (
     MoveRdma,
     SetCpuLocality,
     SetSysctl,
+    SetVf,
     Step,
 )
 from dranet.model.status import AttachedLink
@@ -147,6 +149,8 @@ class _Attachment(Struct, frozen=True):
             steps = list(group)
             if isinstance(steps[0], MoveRdma):
                 apply = partial(self._move_rdma, plan, steps)
+            elif isinstance(steps[0], SetVf):
+                apply = partial(self._administer, plan, steps[0])
             elif isinstance(steps[0], SetCpuLocality):  # a device without a link also has interrupts
                 apply = partial(self._set_locality, plan, steps[0])
             elif isinstance(steps[0], SetSysctl):  # a device without a link may have some of the namespace
@@ -263,6 +267,11 @@ class _Attachment(Struct, frozen=True):
                 self.undo.later(plan.device, partial(return_rdma, plan, self.home, self.pod))
                 restore_rdma_defaults(plan)  # the pod's connections have them as well
                 reached(Failpoint.ATTACH_RDMA_MOVED)
+
+    def _administer(self, plan: AttachPlan, step: SetVf) -> None:
+        home, root = self.home.rtnl, self.interrupts.sysfs_root
+        self.undo.later(plan.device, partial(restore_vf, home, root, plan))
+        set_vf(home, root, step)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
         """Restored with the link, if there is one."""

@@ -27,6 +27,7 @@ from dranet.kernel.attachment.links import (
 from dranet.kernel.attachment.restore import restore_ipoib, restore_link
 from dranet.kernel.attachment.steps import delete_sublink, remove_unused_vrf
 from dranet.kernel.attachment.traffic import remove_limits, remove_multipath_route, remove_rules
+from dranet.kernel.attachment.virtual_function import restore_vf
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink import rtnl
 from dranet.kernel.netlink.rdma import detach_rdma, restore_cm_defaults, restore_rdma_name
@@ -107,6 +108,7 @@ def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: I
         reached(Failpoint.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
         problems += return_link(plan, plan.host, home, pod, interrupts)
+        problems += restore_vf(home.rtnl, interrupts.sysfs_root, plan)
         reached(Failpoint.RELEASE_LINK_RESTORED)
     else:
         problems += restore_cpus(plan, interrupts, None, "")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from dranet.model.facts import TABLE_MAIN
 from dranet.model.parameters.part import AfterValidator, Conflict, Entries, Field, Part
 from dranet.model.parameters.values import (
+    UINT32_MAX,
     BitRate,
     Bytes,
     Count,
@@ -26,6 +27,7 @@ from dranet.model.parameters.values import (
     Several,
     UInt32,
 )
+from dranet.model.virtual_functions import VfSettings
 
 MTU_MIN = 68
 """RFC 791; the kernel takes no less for an Ethernet device."""
@@ -255,6 +257,51 @@ class RateLimits(Part):
     ingress: RateLimit | None = Field("what the pod receives")
 
 
+class VfConfig(Part):
+    """``interface.vf``: what the node sets on an SR-IOV virtual function through its physical function. Only
+    a DeviceClass sets it, or a claim whose class allows it by name. Restored at release."""
+
+    trust: bool | None = Field(
+        "the driver of the function may change its MAC address and be promiscuous", examples=[True]
+    )
+    spoof_check: bool | None = Field(
+        "drop frames that are sent from another MAC address or VLAN", examples=[True]
+    )
+    vlan: Annotated[int, Field(ge=0, le=4094)] | None = Field(
+        "VLAN that the NIC adds and removes, unseen by the pod; 0: none", examples=[100]
+    )
+    qos: Annotated[int, Field(ge=0, le=7)] | None = Field(
+        "priority of the VLAN tag, with `vlan`", examples=[3]
+    )
+    min_tx_rate: Annotated[int, Field(ge=0, le=UINT32_MAX)] | None = Field(
+        "guaranteed bandwidth in Mbit/s; 0: none", examples=[1000]
+    )
+    max_tx_rate: Annotated[int, Field(ge=0, le=UINT32_MAX)] | None = Field(
+        "limit in Mbit/s, which the NIC enforces, also for RDMA where it can; 0: none", examples=[5000]
+    )
+    link_state: Literal["auto", "enable", "disable"] | None = Field(
+        "`auto` follows the physical function; `enable` and `disable` do not", examples=["auto"]
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.qos and not self.vlan:
+            yield ("qos",), "must come with vlan"
+        if self.max_tx_rate and self.min_tx_rate and self.min_tx_rate > self.max_tx_rate:
+            yield ("minTxRate",), f"must not be above maxTxRate ({self.max_tx_rate})"
+
+    @property
+    def settings(self) -> VfSettings:
+        return VfSettings(
+            self.trust,
+            self.spoof_check,
+            self.vlan,
+            self.qos,
+            self.min_tx_rate,
+            self.max_tx_rate,
+            self.link_state,
+        )
+
+
 class InterfaceConfig(Part):
     """``interface``: what the link is to be in the pod."""
 
@@ -321,6 +368,7 @@ class InterfaceConfig(Part):
     vrf: VrfConfig | None = Field("put the link into a VRF of the pod")
     ipv6: Ipv6Config = Field("how IPv6 behaves on the link")
     rate_limit: RateLimits = Field("limits of the link's bandwidth")
+    vf: VfConfig = Field("what the node sets on an SR-IOV virtual function; only a DeviceClass may")
 
     @property
     def is_passthrough(self) -> bool:
@@ -352,6 +400,8 @@ class InterfaceConfig(Part):
                 yield (kind,), f"must come with type: {kind}"
         if self.type == "vlan" and self.vlan is None:
             yield ("vlan",), "is required with type: vlan"
+        if not self.is_passthrough and not self.vf.settings.is_empty:
+            yield ("vf",), f"must be absent with type: {self.type}, which leaves the function on the node"
         if self.type == "ipvlan" and self.hardware_addr:
             yield (
                 ("hardwareAddr",),

@@ -152,7 +152,7 @@ class CpuLocalityConfig(Part):
         return tuple(name for name in ("irq", "xps", "rps") if getattr(self, name))
 
 
-_WITHOUT_LINK = ("rdma", "sysctls", "cpuLocality", "nccl", "ucx", "memory")
+_WITHOUT_LINK = ("profile", "rdma", "sysctls", "cpuLocality", "nccl", "ucx", "memory")
 """What does not need a network interface, of sysctls and near CPUs in part."""
 
 Features = Annotated[
@@ -229,7 +229,8 @@ class NetworkConfig(Part):
     """All opaque parameters. Empty means: move the device as it is."""
 
     profile: Text | None = Field(
-        "a named set of parameters from a profile provider; refused while none is configured",
+        "a named set of parameters that the node's profile provider gives when the claim is prepared, and "
+        "gets back when it is unprepared; refused where the setting `profile_provider` names none",
         examples=["rail-optimised"],
     )
     interface: InterfaceConfig = Field("the link in the pod")

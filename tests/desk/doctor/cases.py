@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from dranet.cluster.nodes import NodeDevice
 from dranet.desk.doctor.checks import DevicePlugin, Surroundings
+from dranet.model.device import Device, DeviceKind
 from dranet.model.findings import (
     FlowFacts,
     GpuStack,
@@ -19,7 +20,7 @@ from dranet.model.findings import (
     Severity,
     Unseen,
 )
-from dranet.settings import Settings
+from dranet.settings import Lldp, Settings
 from tests.desk.doctor.healthy import (
     DOWN_TO_GPU,
     HEALTHY,
@@ -45,6 +46,26 @@ from tests.desk.doctor.healthy import (
 
 PROBLEM, WARNING, NOTE = Severity.PROBLEM, Severity.WARNING, Severity.NOTE
 
+
+def with_rails(*rails: int, **expected: int) -> Surroundings:
+    """NICs on these rails, in the order of their GPUs."""
+    nics = tuple(
+        Device(
+            f"nic-{number}",
+            DeviceKind.NIC,
+            {
+                "dra.net/ifName": f"eth{number}",
+                "dra.net/rail": rail,
+                "dra.net/switchName": f"leaf-{rail}",
+                "dra.net/switchPortId": "swp7",
+                "dra.net/nearestGpus": f"0000:{number:02x}:00.0",
+            },
+        )
+        for number, rail in enumerate(rails)
+    )
+    return replace(HEALTHY, offered=nics, expected_rails=expected)
+
+
 CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
     "kernel-old": (
         (with_kernel(release="4.18.0-553.el8"), PROBLEM, "Linux 4.18.0-553.el8"),
@@ -58,6 +79,25 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
         (with_cluster(runtime_version="containerd://1.6.33"), PROBLEM, "containerd 1.6.33"),
         (with_cluster(runtime_version="containerd://1.7.24~ds1"), NOTE, "containerd 1.7.24"),
         (with_cluster(runtime_version="cri-o://1.25.1"), PROBLEM, "cri-o 1.25.1"),
+    ),
+    "wrong-rail": (
+        (
+            with_rails(0, 1, 1),
+            WARNING,
+            "eth2 is cabled to rail 1 (leaf-1 swp7), expected is a rail of its own",
+        ),
+        (with_rails(0, 1, eth0=0, eth1=3), WARNING, "rail 1 (leaf-1 swp7), expected is rail 3"),
+    ),
+    "rails-unordered": ((with_rails(1, 0, 2), NOTE, "eth0: rail 1 (leaf-1 swp7), eth1: rail 0"),),
+    "lldp-silent": (
+        (
+            replace(
+                with_node(links=tuple(replace(link, carrier=True) for link in HEALTHY.node.links)),
+                settings=Settings(lldp=Lldp.LISTEN),
+            ),
+            NOTE,
+            "no LLDP neighbour on",
+        ),
     ),
     "nri-off": ((with_runtime(nri=False), PROBLEM, "/etc/containerd/config.toml"),),
     "nri-socket-elsewhere": ((with_runtime(nri_socket="/opt/nri.sock"), WARNING, "/opt/nri.sock"),),

@@ -89,6 +89,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         None,
     ),
     (
+        "profile",
+        claim(request(), config=[config({"profile": "rail"})]),
+        claim(request(), config=[config({"profile": ""})]),
+        None,
+    ),
+    (
+        "profile",
+        device_class(A_NIC, config=[{"profile": "rail"}]),
+        device_class(A_NIC, config=[{"interface": {"mtu": 9000}}]),
+        None,
+    ),
+    (
         "driver-unknown",
         claim(request(), config=[config({}, driver="dranet")]),
         claim(request(), config=[config({}, driver="gpu.example.com")]),

@@ -19,6 +19,7 @@ from testbed.cluster import NAMESPACE
 from testbed.driver.process import DriverProcess
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.iproute import NETNS_FOLDER
+from testbed.provider import Provider, ProviderServer
 from tests.support.cni_plugins import read_host_local
 from tests.support.dhcp_servers import ScriptedServer, good_answers
 from tests.support.namespaces import Namespace
@@ -31,6 +32,8 @@ from tests.survival.kill_points.pods import (
     HAS_IPAM,
     IPAM_DATA,
     IPAM_NETWORK,
+    PROFILE,
+    PROVIDER_SOCKET,
     RDMA,
     STORAGE_ADDRESS,
     STORAGE_MAC,
@@ -63,6 +66,7 @@ class Bench:
         self._rdma = None if is_real else stage.testbed.places.work_dir / "rdma"
         if self._rdma is not None:
             self._rdma.mkdir(exist_ok=True)
+        self.provider = Provider(profiles={PROFILE: {"interface": {"txQueueLength": 900}}})
         self._offer: dict[str, str] = {}
         """As it was before the first pod."""
         self.armed = self.arm_later(driver)
@@ -194,12 +198,24 @@ class Bench:
         verdict = await self.stage.judge.settle()
         if self.claims > 1 and HAS_IPAM:
             await self.stage.until(lambda: self._are_addresses_right(name), "host-local has what pods have")
+        if self.claims > 1:
+            await self.stage.until(
+                lambda: self._is_profile_right(name), "the provider has what pods have not"
+            )
         sandbox = self.stage.testbed.sandbox(name) if name else None
         if sandbox is not None and self._rdma is not None:
             holder = RdmaFiles(self._rdma).find(RDMA)
             if holder != await asyncio.to_thread(identify_path, sandbox.netns_path):
                 verdict = replace(verdict, lost=(*verdict.lost, f"{RDMA} is not in {name} but in {holder!r}"))
         return verdict
+
+    def _is_profile_right(self, name: str) -> bool:
+        """Whether the provider has given one profile, to the pod, or none; and got back each of them once."""
+        with self.provider.lock:
+            has_pod = bool(name) and self.stage.testbed.sandbox(name) is not None
+            return len(self.provider.grants) == has_pod and not any(
+                count > 1 for count in Counter(self.provider.releases).values()
+            )
 
     def _are_addresses_right(self, name: str) -> bool:
         """Whether host-local has given one address to the pod, which is that of its link, or none at all."""
@@ -226,6 +242,7 @@ async def a_bench(
     with (
         NetworkNamespace.open(NETNS_FOLDER / FABRIC_NETNS) as netns,
         ScriptedServer(Namespace(FABRIC_NETNS, netns), "br-storage", _answer),
+        ProviderServer(bench.provider, socket_path=PROVIDER_SOCKET),
     ):
         await bench.start_driver()
         try:

@@ -5,7 +5,7 @@
              and files for NCCL
 ``shared``   a macvlan on a NIC that stays, under a name that the node has, too; with an address from the IPAM
              plugin host-local, where this machine has it
-``storage``  a NIC that moves, with an address from a DHCP server
+``storage``  a NIC that moves, with an address from a DHCP server and a profile of a webhook provider
 ===========  ==========================================================================================
 """
 
@@ -33,8 +33,12 @@ IPAM_DATA = _IPAM_FOLDER / "networks"
 IPAM_NETWORK = "shared"
 _CNI_FOLDER = next((folder for folder in FOLDERS if (folder / "host-local").is_file()), None)
 HAS_IPAM = _CNI_FOLDER is not None
+PROVIDER_SOCKET = _IPAM_FOLDER / "provider.sock"
+PROFILE = "jumbo"
 SETTINGS = {
     **SHARE_SETTING,
+    "webhook_url": f"unix://{PROVIDER_SOCKET}",
+    "profile_provider": "webhook",
     "ipam_file": str(_IPAM_FOLDER / "ipam.json") if HAS_IPAM else "",
     "cni_bin_dirs": str(_CNI_FOLDER or ""),
 }
@@ -71,7 +75,7 @@ _PARAMETERS: dict[str, JsonObject] = {
             **({"ipam": IPAM_NETWORK} if HAS_IPAM else {"addresses": ["10.77.0.1/24"]}),
         }
     },
-    "storage": {"interface": {"name": "net3", "dhcp": True}},
+    "storage": {"profile": PROFILE, "interface": {"name": "net3", "dhcp": True}},
 }
 CLAIMS = {1: ("rail",), 3: ("rail", "shared", "storage")}
 

@@ -13,11 +13,14 @@ from tests.survival.verification import Verdict
 
 _OF_THREE = frozenset(
     {
+        Failpoint.PREPARE_PROFILE_NOTED,
+        Failpoint.PREPARE_PROFILE_OBTAINED,
         Failpoint.PREPARE_LEASE_TAKEN,
         Failpoint.ATTACH_SUBLINK_UNNAMED,
         Failpoint.ATTACH_SUBLINK_CREATED,
         Failpoint.RELEASE_SUBLINK_DELETED,
         Failpoint.RELEASE_LEASES_ENDED,
+        Failpoint.RELEASE_PROFILE_RETURNED,
     }
 )
 """What a pod with one claim, whose NIC moves, does not come by."""

@@ -133,6 +133,7 @@ CASES: dict[str, Case] = {
         {"process_open_fds": "100x60", "process_max_fds": "1024x60"},
     ),
     "DranetScrapeIncomplete": steady("dranet_scrape_unread_pods", "2", "0", 16, "2"),
+    "DranetWebhookProviderAway": steady("dranet_webhook_up", "0", "1", 11, url="http://127.0.0.1:8081"),
     "DranetCertificateBad": steady("dranet_certificate_ok", "0", "1", 11),
     "DranetCertificateEnds": Case(  # promtool begins at 0: it is good for 90 days, of which six are left
         certificate(-84, 6),
@@ -220,6 +221,7 @@ CASES: dict[str, Case] = {
         reason="device-missing",
         action="attached",
     ),
+    "DranetAddressConflict": rising("dranet_address_conflicts_total", "0x10 1x30", "5x40", 13),
     "DranetDhcpLeaseExpired": rising(
         "dranet_dhcp_renewals_total", "0x10 1x30", "5x40", 13, outcome="expired"
     ),
@@ -270,6 +272,7 @@ CASES: dict[str, Case] = {
             f"dranet_pod_device_info{{{labels(POD)}}}": "1x60",
         },
     ),
+    "DranetNicOnWrongRail": steady("dranet_device_wrong_rail", "1", "0", 16, device="net-1"),
     "DranetNicDegraded": steady(FAULT, "1", "0", 16, device="net-1", fault="pcie-degraded"),
     "DranetRdmaRetransmits": Case(
         rdma("retransmits", "0+120x120", "transmit"),

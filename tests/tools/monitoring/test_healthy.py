@@ -22,6 +22,7 @@ _HOOKS = "dranet_driver_nri_plugin_requests_latency_seconds"
 _RUN = 'method="RunPodSandbox",status="success"'
 
 GAUGES: dict[str, float] = {
+    'dranet_device_wrong_rail{device="net-1"}': 0,
     "up": 1,
     "dranet_build_info": 1,
     **{

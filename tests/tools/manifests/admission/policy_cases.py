@@ -337,5 +337,4 @@ CASES = {
         {**interface(type="passthrough"), "cpuLocality": {"rps": True}},
         "whose device is not the pod's",
     ),
-    "wrongProfileWithoutProvider": Case({"profile": "fast"}, {"profile": None}, "no profile provider"),
 }

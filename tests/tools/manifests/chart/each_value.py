@@ -9,6 +9,7 @@ from tools.manifests.values import list_values, walk
 
 JsonObject = dict[str, Any]
 
+WEBHOOK: JsonObject = {"webhook_url": "https://provider.example", "profile_provider": "webhook"}
 OTHER: JsonObject = {
     "image": {
         "registry": "r.example",
@@ -19,8 +20,10 @@ OTHER: JsonObject = {
     },
     "imagePullSecrets": [{"name": "registry"}],
     "global": {"imageRegistry": "g.example", "imagePullSecrets": ["global"]},
-    "settings": {"log_level": "debug"},
+    "settings": {"log_level": "debug", **WEBHOOK},
+    "webhook": {"caSecretName": "mine", "clientSecretName": "mine"},
     "attributes": [{"set": {"rail": 7}}],
+    "ipam": {"storage": {"cni": {"ipam": {"type": "host-local"}}}},
     "pools": [{"name": "gpu"}],
     "nodeSelector": {"example.com/nic": "yes"},
     "affinity": PODS["affinity"],
@@ -106,6 +109,13 @@ OTHER: JsonObject = {
         "annotations": {"a": "b"},
         "namespace": "grafana",
     },
+    "topologyLabels": {
+        "enabled": True,
+        "holdSeconds": 7,
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    },
     "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
     "podAnnotations": {"a": "b"},
     "podLabels": {"a": "b"},
@@ -142,11 +152,13 @@ BESIDE: dict[str, JsonObject] = {
         f"admissionPolicies.tenants.{name}": {"admissionPolicies": {"tenants": _ON}}
         for name in ("validationActions", "namespaces", "fields")
     },
+    "webhook.caSecretName": {"settings": WEBHOOK},
+    "webhook.clientSecretName": {"settings": WEBHOOK},
     "metrics.tls.clientCASecretName": CLIENT_CERTIFICATES,
     "metrics.authentication": {"metrics": {"tls": {"secretName": "mine", "clientCASecretName": "mine"}}},
     **{
         f"{part}.{name}": {part: _ON}
-        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards")
+        for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards", "topologyLabels")
         for name in OTHER[part]
         if name != "enabled"
     },

@@ -83,7 +83,11 @@ def test_every_value_has_a_place_in_the_schema_a_default_and_help() -> None:
     described = {path for path, part in walk_schema(build_schema()) if not part.get("deprecated")}
     declared = {path for path, _ in walk(list_values())}
     assert declared <= described
-    parts_of_kubernetes = {path for path in described if path.startswith(("affinity.", "resources."))}
+    parts_of_kubernetes = {
+        path
+        for path in described
+        if path.startswith(("affinity.", "resources.", "topologyLabels.resources."))
+    }
     assert described - declared == parts_of_kubernetes
     for path, part in walk_schema(build_schema()):
         assert len(part.get("description", "")) > 3 or path.endswith("]"), path

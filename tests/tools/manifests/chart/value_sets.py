@@ -27,6 +27,7 @@ GKE: JsonObject = {
     "nodeSelector": {"cloud.google.com/gke-accelerator": "nvidia-b200"},
     "settings": {"publish_gpus": "never"},
 }
+TOPOLOGY_LABELS: JsonObject = {"topologyLabels": {"enabled": True}}
 AIR_GAPPED: JsonObject = {
     "image": {"repository": "registry.example.com/mirror/dranet", "digest": "sha256:" + "a" * 64},
     "imagePullSecrets": [{"name": "mirror"}],
@@ -182,6 +183,7 @@ VALUE_SETS: dict[str, JsonObject] = {
     "own profiles": OWN_PROFILES,
     "pods": PODS,
     "no surge": {"updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}},
+    "topology labels": TOPOLOGY_LABELS,
     "by hand": {"updateStrategy": {"type": "OnDelete"}},
     "unconfined": {"securityContext": {"seccomp": {"type": "Unconfined"}}},
 }

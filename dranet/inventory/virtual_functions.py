@@ -1,0 +1,296 @@
+"""The operator's virtual functions: rules of a file define which physical functions get how many, with which
+defaults. Pure: facts and rules -> what to do for each physical function, and what waits for what."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dranet.cel import CelError, DeviceExpression
+from dranet.errors import Reason
+from dranet.inventory.policy import Decision
+from dranet.inventory.topology import find_link_dependencies
+from dranet.model.device import CounterUse, Device, DeviceKind
+from dranet.model.facts import Link, NodeFacts, PciFunction
+from dranet.model.parameters.interface import VfConfig
+from dranet.model.parameters.part import AfterValidator, Entries, Field, Part, ValidationError
+from dranet.model.parameters.values import Text
+from dranet.model.virtual_functions import VfSettings
+
+_MOST_PREFIX_BYTES = 4
+"""Two bytes are left for the virtual functions of all nodes on a network at least."""
+_MAC_BYTES = 6
+_ATTEMPTS = 256
+
+
+def mac_prefix(value: str) -> str:
+    """Two to four bytes of a locally administered, unicast address."""
+    octets = value.lower().split(":")
+    if not 1 <= len(octets) <= _MOST_PREFIX_BYTES or any(
+        len(octet) != 2 or not set(octet) <= set("0123456789abcdef") for octet in octets
+    ):
+        raise ValueError("must be one to four bytes of a MAC address, e.g. 02:5a:10")
+    if int(octets[0], 16) & 3 != 2:
+        raise ValueError("must begin a locally administered unicast address: x2, x6, xa or xe")
+    return ":".join(octets)
+
+
+class VfRule(Part):
+    """One entry of ``virtualFunctions``."""
+
+    match: Text | None = Field(
+        "CEL expression over the physical function's attributes, as the filter has it; absent: all",
+        examples=['device.attributes["dra.net"].?driver.orValue("") == "mlx5_core"'],
+    )
+    count: Annotated[int, Field(ge=0, le=65535)] = Field("how many virtual functions; 0 removes them")
+    defaults: VfConfig = Field("what each virtual function has while no claim uses it")
+    mac_prefix: Annotated[str, AfterValidator(mac_prefix)] | None = Field(
+        "first bytes of their MAC addresses; the others come from node, physical function and number",
+        examples=["02:5a:10"],
+    )
+    drivers_autoprobe: bool = Field(
+        "`false`: they get no driver on the node (`sriov_drivers_autoprobe`)", default=True
+    )
+    node_interfaces: bool = Field(
+        "also physical functions that the node itself uses, whose link may be down for some seconds",
+        default=False,
+    )
+
+
+class VfFile(Part):
+    virtual_functions: Entries[VfRule] = Field("rules; of those that match, the first counts")
+
+
+class VfProblem(Struct, frozen=True):
+    path: tuple[str | int, ...]
+    text: str
+
+
+class Rule(Struct, frozen=True):
+    place: str
+    match: DeviceExpression | None
+    wanted: VfRule
+
+
+class VfRules(Struct, frozen=True):
+    rules: tuple[Rule, ...] = ()
+
+    def find(self, device: Device, warnings: list[str]) -> Rule | None:
+        """The rule for a physical function. One that fails on it matches nothing, and neither does any after
+        it: its result is not known."""
+        for rule in self.rules:
+            try:
+                if rule.match is None or rule.match.matches(device.attributes):
+                    return rule
+            except CelError as error:
+                warnings.append(f"device {device.name}: {rule.place} cannot be judged: {error.message}")
+                return None
+        return None
+
+    def share_counters(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+        """An offered physical function with a rule and its offered virtual functions take of one counter set,
+        it all and each of them one, so that either it or they can be allocated. Where only one side is
+        offered there is nothing to share."""
+        parts: dict[str, list[str]] = defaultdict(list)
+        offered = [d.device for d in decisions if d.published and d.device.kind is DeviceKind.NIC]
+        for device in offered:
+            if device.physical_function:
+                parts[device.physical_function].append(device.name)
+        warnings: list[str] = []
+        uses: dict[str, CounterUse] = {}
+        for device in offered:
+            own = parts.get(device.pci_address, [])
+            if own and self.find(device, warnings) is not None:
+                uses[device.name] = CounterUse(device.name, len(own), len(own))
+                uses |= dict.fromkeys(own, CounterUse(device.name, 1, len(own)))
+        return tuple(
+            replace(d, device=replace(d.device, counters=uses.get(d.device.name))) for d in decisions
+        )
+
+
+def parse_vf_rules(data: object, driver: str) -> tuple[VfRules, tuple[VfProblem, ...]]:
+    """The rules, and everything that is wrong. Raises CelError (``MissingFeature``) where there is an
+    expression and no engine."""
+    try:
+        entries = VfFile.model_validate(data).virtual_functions
+    except ValidationError as error:
+        return VfRules(), tuple(VfProblem(fault.path, fault.text) for fault in error.faults)
+    rules, problems = [], []
+    for index, entry in enumerate(entries):
+        try:
+            match = DeviceExpression(entry.match, driver) if entry.match else None
+            rules.append(Rule(f"virtualFunctions[{index}]", match, entry))
+        except CelError as error:
+            if error.reason is Reason.MISSING_FEATURE:
+                raise
+            problems.append(VfProblem(("virtualFunctions", index, "match"), error.message))
+    return VfRules(tuple(rules)), tuple(problems)
+
+
+# --- what to do -----------------------------------------------------------------------------------------
+
+
+class VfTarget(Struct, frozen=True):
+    """One virtual function that exists, and what it should have."""
+
+    address: str
+    index: int
+    settings: VfSettings
+
+
+class PfTarget(Struct, frozen=True):
+    """One physical function with a rule: desired and observed state, and what keeps them apart."""
+
+    address: str
+    device: str
+    place: str
+    """Where its rule is in the file."""
+    count: int
+    observed: int
+    waits_for: str = ""
+    """Why the number stays as it is although it differs; empty where it may change, or need not."""
+    autoprobe: bool = True
+    functions: tuple[VfTarget, ...] = ()
+    """Those without a user, which get their defaults."""
+    devices: tuple[str, ...] = ()
+    """Names of the physical function's device and of those of its virtual functions."""
+
+    @property
+    def changes_count(self) -> bool:
+        return self.count != self.observed and not self.waits_for
+
+
+def plan_virtual_functions(
+    facts: NodeFacts, devices: Iterable[Device], rules: VfRules, prepared: Mapping[str, str], node_name: str
+) -> tuple[tuple[PfTarget, ...], tuple[str, ...]]:
+    """Each physical function with a rule, in the order of their addresses; and warnings. ``prepared`` are the
+    names of devices that claims have, with the pod of each."""
+    warnings: list[str] = []
+    by_address = {d.pci_address: d for d in devices if d.pci_address and d.kind is DeviceKind.NIC}
+    children: dict[str, list[PciFunction]] = defaultdict(list)
+    for function in facts.pci_functions:
+        if function.physical_function:
+            children[function.physical_function].append(function)
+    node = _Node(facts, by_address, prepared)
+    macs = _MacPool(node_name, facts.links, {f.address for f in facts.pci_functions if f.physical_function})
+    targets = []
+    for function in facts.pci_functions:
+        device = by_address.get(function.address)
+        if device is None or not function.sriov_total_vfs or function.physical_function:
+            continue
+        rule = rules.find(device, warnings)
+        if rule is not None:
+            own = sorted(children[function.address], key=lambda f: f.virtual_function_index or 0)
+            targets.append(_plan_one(function, device, rule, own, node, macs))
+    return tuple(targets), tuple(warnings)
+
+
+def _plan_one(
+    function: PciFunction,
+    device: Device,
+    rule: Rule,
+    children: Sequence[PciFunction],
+    node: _Node,
+    macs: _MacPool,
+) -> PfTarget:
+    wanted = rule.wanted
+    waits_for = ""
+    if wanted.count > function.sriov_total_vfs:
+        waits_for = f"it has at most {function.sriov_total_vfs} virtual functions, not {wanted.count}"
+    elif wanted.count != function.sriov_num_vfs:
+        waits_for = node.find_user(function, "" if wanted.node_interfaces else "node")
+        users = (node.find_user(child, "node") for child in children)
+        waits_for = waits_for or next(filter(None, users), "")
+    own = {child.address: node.by_address.get(child.address) for child in children}
+    functions = tuple(
+        VfTarget(
+            child.address,
+            index,
+            replace(
+                wanted.defaults.settings,
+                mac=macs.choose(wanted.mac_prefix, function.address, index) if wanted.mac_prefix else None,
+            ),
+        )
+        for child in children
+        if (index := child.virtual_function_index) is not None and not node.find_user(child, "node")
+    )
+    names = (device.name, *(vf.name for vf in own.values() if vf is not None))
+    return PfTarget(
+        function.address,
+        device.name,
+        rule.place,
+        wanted.count,
+        function.sriov_num_vfs,
+        waits_for,
+        wanted.drivers_autoprobe,
+        functions,
+        names,
+    )
+
+
+class _Node:
+    """The user of a function: a claim, another namespace or program, or the node itself."""
+
+    def __init__(
+        self, facts: NodeFacts, by_address: Mapping[str, Device], prepared: Mapping[str, str]
+    ) -> None:
+        self.by_address = by_address
+        self._prepared = prepared
+        self._links: dict[str, list[Link]] = defaultdict(list)
+        for link in facts.links:
+            if link.pci_address:
+                self._links[link.pci_address].append(link)
+        self._lower = {link.lower for link in facts.links if link.link_netnsid is None}
+        self._dependencies = find_link_dependencies(facts)
+
+    def find_user(self, function: PciFunction, kind: str) -> str:
+        """A clause, or empty; ``kind`` ``node`` also counts the node's own use."""
+        device = self.by_address.get(function.address)
+        name = device.name if device else function.address
+        if name in self._prepared:
+            return f"{name} is prepared for pod {self._prepared[name]}"
+        links = self._links[function.address]
+        if function.driver and not links:
+            return (
+                f"{name} has the driver {function.driver} and no interface on the node: a pod, a virtual "
+                "machine or DPDK may have it"
+            )
+        return self._find_node_use(name, function, links) if kind else ""
+
+    def _find_node_use(self, name: str, function: PciFunction, links: Iterable[Link]) -> str:
+        for link in links:
+            if link.ifname in self._dependencies.links:
+                return f"{name} {self._dependencies.links[link.ifname].reason_for(link.ifname)}"
+            if link.master is not None:
+                return f"{link.ifname} of {name} is enslaved to another link"
+            if link.ifindex in self._lower:
+                return f"{link.ifname} of {name} carries another link"
+            if function.physical_function and any(a.scope == 0 for a in link.addresses):
+                return f"{link.ifname} of {name} has an address"
+        if function.address in self._dependencies.functions:
+            return f"a virtual function of {name} {self._dependencies.functions[function.address].why}"
+        return ""
+
+
+class _MacPool:
+    """Deterministic addresses: the same after a restart. One that another link of the node has, or that was
+    chosen before, is passed over; those of virtual functions do not count, as they may be these."""
+
+    def __init__(self, node_name: str, links: Iterable[Link], virtual: Collection[str]) -> None:
+        self._node = node_name
+        self._taken = {link.mac for link in links if link.pci_address not in virtual}
+
+    def choose(self, prefix: str, physical_function: str, index: int) -> str:
+        left = _MAC_BYTES - len(prefix.split(":"))
+        for attempt in range(_ATTEMPTS):
+            seed = f"{self._node}/{physical_function}/{index}/{attempt}".encode()
+            mac = f"{prefix}:{hashlib.sha256(seed).digest()[:left].hex(':')}"
+            if mac not in self._taken:
+                self._taken.add(mac)
+                return mac
+        raise ValueError(f"no MAC address is free below {prefix}")  # of 65,536 at least

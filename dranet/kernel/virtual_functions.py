@@ -1,0 +1,111 @@
+"""Make and remove virtual functions of a physical function, and give them their defaults.
+
+The kernel changes the number only from or to zero (``sriov_numvfs`` in ``Documentation/PCI/pci-iov-howto``).
+Functions get their driver after their defaults: a driver reads its MAC address when it starts. A process that
+dies in between leaves functions without driver or defaults, which the next round completes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dranet.errors import DranetError, KernelError
+from dranet.kernel.attachment.links import open_host_side
+from dranet.kernel.attachment.virtual_function import iter_physical_links
+from dranet.kernel.namespaces.netns import open_sysfs
+from dranet.kernel.netlink.socket import NetlinkSocket, kernel_error
+from dranet.model.virtual_functions import VfSettings
+
+_DEVICES = "bus/pci/devices"
+
+
+@contextmanager
+def open_writer() -> Iterator[VfWriter]:
+    """In the calling thread's namespace, which is the node's; a container's own ``/sys`` is read-only."""
+    with open_host_side() as home, open_sysfs(home, writable=True) as root:
+        yield VfWriter(root, home.rtnl)
+
+
+class VfWriter:
+    def __init__(self, root: Path, netlink: NetlinkSocket) -> None:
+        """``root`` is a sysfs that can be written."""
+        self._root = root
+        self._netlink = netlink
+
+    def write_count(self, pci_address: str, count: int, *, autoprobe: bool) -> None:
+        """Remove all virtual functions, and make ``count`` without drivers. Raises KernelError."""
+        folder = f"{_DEVICES}/{pci_address}"
+        self._write(f"{folder}/sriov_numvfs", "0")
+        if not count:
+            return
+        self._set_autoprobe(folder, False)
+        try:
+            self._write(f"{folder}/sriov_numvfs", str(count))
+        except KernelError:
+            self._set_autoprobe(folder, autoprobe)
+            raise
+
+    def complete(
+        self, pci_address: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
+    ) -> tuple[int, list[str]]:
+        """Give functions, by PCI address, their defaults and then their drivers. Returns how many were
+        changed, and what the driver of the physical function refuses."""
+        changed, problems = 0, list[str]()
+        admins = list(iter_physical_links(self._netlink, self._root, pci_address))
+        for address, (index, wanted) in functions.items():
+            try:
+                admin = next((one for one in admins if index in one.read()), None)
+                missing = wanted.missing_from(admin.read()[index]) if admin else wanted.named
+                if missing and admin is None:
+                    raise KernelError(f"{pci_address} has no interface that knows virtual function {index}")
+                if missing and admin:
+                    if "mac" in missing:
+                        self._unbind(address)
+                    admin.apply(index, wanted)
+                    changed += 1
+            except DranetError as error:
+                problems.append(error.message)
+        folder = f"{_DEVICES}/{pci_address}"
+        self._set_autoprobe(folder, autoprobe)
+        for address in functions if autoprobe else ():
+            if not self._is_bound(address):
+                changed += 1
+                try:
+                    self._write("bus/pci/drivers_probe", address)
+                except KernelError as error:
+                    problems.append(error.message)
+        return changed, problems
+
+    def _is_bound(self, address: str) -> bool:
+        return (self._root / _DEVICES / address / "driver").exists()
+
+    def _unbind(self, address: str) -> None:
+        if self._is_bound(address):
+            self._write(f"{_DEVICES}/{address}/driver/unbind", address)
+
+    def _set_autoprobe(self, folder: str, autoprobe: bool) -> None:
+        """Kernels before 4.12 have no such file and always probe."""
+        try:
+            if (self._root / folder / "sriov_drivers_autoprobe").read_text().strip() == str(int(autoprobe)):
+                return
+        except OSError:
+            pass
+        try:
+            self._write(f"{folder}/sriov_drivers_autoprobe", str(int(autoprobe)))
+        except KernelError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+    def _write(self, path: str, text: str) -> None:
+        try:
+            fd = os.open(self._root / path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise kernel_error(error.errno or 0, "", f"write {text} to {path}", needs="SYS_ADMIN") from error

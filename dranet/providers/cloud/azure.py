@@ -1,0 +1,80 @@
+"""Microsoft Azure.
+
+Source: "Azure Instance Metadata Service for virtual machines"
+(https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+from dranet.errors import ProviderError, Reason
+from dranet.providers.cloud.answers import CloudFacts, canonical_mac, get_entries, get_text, known
+from dranet.providers.cloud.metadata import MetadataClient
+
+_DOMAIN = "azure.dra.net"
+_HEADERS = {"Metadata": "true"}
+_VERSIONS = ("2025-11-11", "2023-11-15", "2021-02-01")
+"""The newest first: a service refuses a version that it does not know yet."""
+_FIRST_TABLE = 100
+"""DraNet's table of the first interface; its manifests' rules may name them."""
+_COMPUTE = {
+    "vmSize": "vmSize",
+    "placementGroupId": "placementGroupId",
+    "interconnectGroupId": "interconnectGroupId",
+    "interconnectSubgroupId": "interconnectSubgroupId",
+    "platformFaultDomain": "faultDomain",
+    "zone": "zone",
+    "physicalZone": "physicalZone",
+}
+"""Keys of the answer with ours. A fault domain is a rack with one power supply and one switch."""
+
+
+async def read(client: MetadataClient) -> CloudFacts:
+    for version in _VERSIONS:
+        try:
+            path = f"/metadata/instance?api-version={version}&format=json"
+            return parse(await client.read_object(path, _HEADERS))
+        except ProviderError as error:
+            if "status 400" not in error.message:
+                raise
+    raise ProviderError(
+        f"Azure's metadata service knows none of the versions {', '.join(_VERSIONS)}",
+        reason=Reason.PROVIDER_ANSWER_INVALID,
+        retryable=False,
+    )
+
+
+def parse(answer: Mapping[str, Any]) -> CloudFacts:
+    node = {f"{_DOMAIN}/{own}": get_text(answer, "compute", key) for key, own in _COMPUTE.items()}
+    network = answer.get("network")
+    by_mac: dict[str, dict[str, object]] = {}
+    configs: dict[str, dict[str, Any]] = {}
+    for index, interface in enumerate(get_entries(network, "interface")):
+        mac = canonical_mac(get_text(interface, "macAddress"))
+        subnet = _read_subnet(interface)
+        if mac and subnet is not None:
+            by_mac[mac] = {f"{_DOMAIN}/subnet": str(subnet)}
+            configs[mac] = _route_by_source(subnet, _FIRST_TABLE + index)
+    return CloudFacts(node=known(node), by_mac=by_mac, configs=configs)
+
+
+def _read_subnet(interface: Mapping[str, Any]) -> IPv4Network | None:
+    first = next(get_entries(interface.get("ipv4"), "subnet"), {})
+    try:
+        return IPv4Network(f"{get_text(first, 'address')}/{get_text(first, 'prefix')}")
+    except ValueError:
+        return None
+
+
+def _route_by_source(subnet: IPv4Network, table: int) -> dict[str, Any]:
+    """Azure drops packets that leave through another interface than their source address belongs to. The
+    first address of a subnet is its router."""
+    if subnet.prefixlen > 30:
+        return {}
+    return {
+        "rules": [{"source": str(subnet), "table": table}],
+        "routes": [{"destination": "0.0.0.0/0", "gateway": str(subnet[1]), "table": table}],
+    }
