@@ -31,6 +31,7 @@ class Reason(StrEnum):
     DHCP_LEASE_EXPIRED = "DHCPLeaseExpired"
     DHCP_LEASE_REFUSED = "DHCPLeaseRefused"
     IPAM_FAILED = "IPAMFailed"
+    ADDRESS_CONFLICT = "AddressConflict"
     NETNS_GONE = "NetworkNamespaceGone"
     MISSING_FEATURE = "MissingFeature"
     KERNEL_ERROR = "KernelError"

@@ -83,6 +83,14 @@ class Lldp(StrEnum):
     LLDPD = "lldpd"
 
 
+class AddressConflicts(StrEnum):
+    """What happens where an address is in use elsewhere; ``off`` does not look."""
+
+    OFF = "off"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
 class HealthTaints(StrEnum):
     """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
 

@@ -21,6 +21,7 @@ from dranet import socket_names
 from dranet.errors import SettingsError
 from dranet.setting_values import BANDWIDTH_STEP as BANDWIDTH_STEP
 from dranet.setting_values import Accept as Accept
+from dranet.setting_values import AddressConflicts as AddressConflicts
 from dranet.setting_values import Authentication as Authentication
 from dranet.setting_values import Choice as Choice
 from dranet.setting_values import CloudProvider as CloudProvider
@@ -197,6 +198,12 @@ class Settings(Struct, frozen=True):
         (Path("/opt/cni/bin"),),
         accept.absolute_paths,
         "folders in which the CNI IPAM plugins of ipam_file are looked for, in this order",
+    )
+    address_conflicts: AddressConflicts = _setting(
+        AddressConflicts.OFF,
+        Choice(AddressConflicts),
+        "ask the link's network, when a claim is prepared, whether its addresses are in use (ARP and ND "
+        "probes, about a second): off, warn (an Event), or refuse, which starts the pod once they are free",
     )
     virtual_functions_file: Path | None = _setting(
         None,

@@ -45,6 +45,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "validate": Command(
             "dranet.desk.cli.validate", "find mistakes in claims and pods before you apply them"
         ),
+        "pool": Command("dranet.desk.cli.pool", "check pools of addresses, and list what each node gets"),
         "explain": Command("dranet.desk.cli.explain", "show why a claim or a pod gets its devices or not"),
     },
     "Look at hardware": {

@@ -343,6 +343,8 @@ class Services(OptionalServices):
                 procfs_root=self.settings.procfs_root,
                 find_vendor_device=self._gpu_containers.find_vendor_device,
                 find_ipam=self._ipam.find,
+                find_node=self._find_pool_node,
+                check_addresses=self._open_address_check(),
                 find_provided=self.providers.find_config,
                 refresh_gpu_owners=self._ask_about_gpus,
             ),

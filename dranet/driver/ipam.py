@@ -28,7 +28,7 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DranetError, IpamError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
-from dranet.model.ipam import IpamAnswer, IpamRequest, IpamSource
+from dranet.model.ipam import AddressSource, CniNetwork, IpamAnswer, IpamRequest, IpamSource
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore
@@ -57,7 +57,7 @@ class Obtained(Struct, frozen=True):
     addresses: Mapping[str, IpamAnswer] = field(default_factory=dict)
 
 
-def no_ipam_file(name: str) -> IpamSource:
+def no_ipam_file(name: str) -> AddressSource:
     """What an entry of the file is, where there is no file."""
     raise ClaimError(
         f"interface.ipam: {name}: this driver has no ipam_file",
@@ -71,7 +71,7 @@ def open_ipam_file(settings: Settings) -> IpamFile | None:
         return None
     from dranet.view.ipam_file import IpamFile
 
-    return IpamFile(settings.ipam_file)
+    return IpamFile(settings.ipam_file, settings.driver_name)
 
 
 class IpamState(Struct, frozen=True):
@@ -154,7 +154,7 @@ class Ipam:
     def _oldest_seconds(self) -> float:
         return self._now() - min(self._unreleased.values()) if self._unreleased else 0.0
 
-    def find(self, name: str) -> IpamSource:
+    def find(self, name: str) -> AddressSource:
         """The source of that name, in the file as it is now; blocking. Raises ClaimError."""
         return no_ipam_file(name) if self._file is None else self._file.find(name)
 
@@ -172,7 +172,9 @@ class Ipam:
             len(self._failed_checks),
         )
 
-    def _find_fault(self, source: IpamSource) -> str:
+    def _find_fault(self, source: AddressSource) -> str:
+        if not isinstance(source, CniNetwork):
+            return ""
         try:
             self._client.find(source)
         except IpamError as error:

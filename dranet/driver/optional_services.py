@@ -16,12 +16,15 @@ from dranet.driver.instances.members import WorkLocks
 from dranet.driver.ipam import Ipam, IpamClient, open_ipam_file
 from dranet.driver.leases import Leases
 from dranet.driver.metadata import DeviceMetadata
+from dranet.driver.prepare import AddressCheck
+from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.virtual_functions import VirtualFunctions
 from dranet.model.device import Device
-from dranet.settings import Lldp, Settings
+from dranet.model.ipam import PoolNode
+from dranet.settings import AddressConflicts, Lldp, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
@@ -56,6 +59,9 @@ class OptionalServices(ABC):
     @property
     @abstractmethod
     def _work(self) -> WorkLocks: ...
+    @property
+    @abstractmethod
+    def protected_addresses(self) -> ProtectedAddresses: ...
     @abstractmethod
     def _look_again(self) -> None: ...
 
@@ -126,6 +132,19 @@ class OptionalServices(ABC):
             IpamClient(self.settings.cni_bin_dirs),
             open_ipam_file(self.settings),
         )
+
+    def _find_pool_node(self) -> PoolNode:
+        targets = self.protected_addresses.targets
+        own = tuple(target.address for target in targets if target.is_own)
+        return PoolNode(self.settings.node_name, own)
+
+    def _open_address_check(self) -> AddressCheck | None:
+        mode = self.settings.address_conflicts
+        if mode is AddressConflicts.OFF:
+            return None
+        from dranet.driver.conflicts import ConflictCheck
+
+        return ConflictCheck(mode, self.store, self._announcer, self._metrics).check
 
     async def _look_outside(self) -> None:
         """At what was taken for claims outside of the node."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
@@ -36,7 +36,7 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link
-from dranet.model.ipam import IpamRequest, IpamSource
+from dranet.model.ipam import AddressSource, CniNetwork, IpamAnswer, IpamRequest, PoolNode
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.values import is_per_interface
 from dranet.model.plan import (
@@ -213,6 +213,8 @@ class DecodedClaim(Struct, frozen=True):
     ipam: tuple[IpamRequest, ...] = ()
     others: tuple[AllocationResult, ...] = ()
     """Results of other drivers, in the same claim."""
+    pooled: Mapping[str, IpamAnswer] = field(default_factory=dict)
+    """Addresses from pools, by :attr:`DecodedDevice.key`."""
 
 
 class Lookups(Struct, frozen=True):
@@ -222,8 +224,10 @@ class Lookups(Struct, frozen=True):
     """Raises DeviceError for a device that is not on offer."""
     vendor_device: Callable[[Device], str] | None = None
     """The vendor's CDI device of a GPU, or empty."""
-    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    find_ipam: Callable[[str], AddressSource] = no_ipam_file
     """Raises ClaimError for an unknown name."""
+    find_node: Callable[[], PoolNode] = PoolNode
+    """This node, as address pools number it."""
     find_config: Callable[[Device], ProvidedConfig | None] = lambda _: None
     """What a provider wants for the device; raises ProviderError where that is not known yet."""
     has_profiles: bool = False
@@ -251,6 +255,7 @@ class Planner:
         self._vendor_device = lookups.vendor_device
         self._find_ipam = lookups.find_ipam
         self._lookups = lookups
+        self._find_node = lookups.find_node
 
     def decode(self, claim: Claim, profiles: Mapping[str, ProvidedConfig] = NO_PROFILES) -> DecodedClaim:
         """What the claim asks of which devices. Raises ClaimError for what is invalid or unsupported, with
@@ -274,14 +279,18 @@ class Planner:
         others = tuple(result for result in claim.results if result.driver != self._driver_name)
         requests = () if profiles else tuple(_profile_requests(devices))
         dhcp = tuple(self._lease_requests(claim.ref, devices))
-        ipam = tuple(self._ipam_requests(claim.ref, pod, devices))
-        return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others)
+        sources = {d.config.interface.ipam for d in devices if d.is_link and d.config.interface.ipam}
+        found = {name: self._find_ipam(name) for name in sorted(sources)}
+        ipam = tuple(self._ipam_requests(claim.ref, pod, devices, found))
+        pooled = self._take_from_pools(claim.ref, devices, found)
+        return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others, pooled)
 
     def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
         """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
         ClaimError for what a device, or those of the pod together, cannot have (every bad field at once),
         DeviceError for one that is gone or busy, and KernelError."""
         self._check_free(decoded.claim, decoded.devices)
+        obtained = replace(obtained, addresses={**decoded.pooled, **obtained.addresses})
         devices = self._plan_all(decoded, obtained)
         record = PreparedClaim(
             decoded.claim, decoded.pod, devices, boot_id=self._boot_id, others=decoded.others
@@ -332,14 +341,19 @@ class Planner:
         return make_mac(_mac_seed(claim, decoded)) if decoded.is_on_top else own
 
     def _ipam_requests(
-        self, claim: ClaimRef, pod: PodRef, devices: Sequence[DecodedDevice]
+        self,
+        claim: ClaimRef,
+        pod: PodRef,
+        devices: Sequence[DecodedDevice],
+        sources: Mapping[str, AddressSource],
     ) -> Iterator[IpamRequest]:
         """For some plugins pod and interface are what an address belongs to, so no two may have one name."""
         others = (c for c in self._store.get_by_pod(pod.uid) if c.claim.uid != claim.uid)
         taken = {plan.pod_ifname: plan.device for other in others for plan in other.plans}
         for decoded in devices:
             interface = decoded.config.interface
-            if not decoded.is_link or not interface.ipam:
+            source = sources.get(interface.ipam or "")
+            if not decoded.is_link or not interface.ipam or not isinstance(source, CniNetwork):
                 continue
             ifname = interface.name or decoded.device.ifname
             if ifname in taken:
@@ -351,13 +365,30 @@ class Planner:
             yield IpamRequest(
                 decoded.key,
                 interface.ipam,
-                self._find_ipam(interface.ipam),
+                source,
                 f"{claim.uid}.{pod.uid}",
                 ifname,
                 pod.namespace,
                 pod.name,
                 pod.uid,
             )
+
+    def _take_from_pools(
+        self, claim: ClaimRef, devices: Sequence[DecodedDevice], sources: Mapping[str, AddressSource]
+    ) -> Mapping[str, IpamAnswer]:
+        """The caller holds the devices, so no other claim gets a share of them meanwhile."""
+        pools = {name: source for name, source in sources.items() if not isinstance(source, CniNetwork)}
+        if not pools:
+            return {}
+        from dranet.driver.pools import take_addresses
+
+        others = [plan for other in self._get_others(claim) for plan in other.plans]
+        wanted = [
+            (d.key, d.device, bool(d.result.share_id), d.config.interface.ipam or "")
+            for d in devices
+            if d.is_link
+        ]
+        return take_addresses(pools, self._find_node(), wanted, others)
 
     def _plan_all(self, decoded: DecodedClaim, obtained: Obtained) -> tuple[PreparedDevice, ...]:
         """Every device is checked before the first error is raised, so that none hides another's."""

@@ -19,7 +19,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ from dranet.inventory.slices import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.ipam import IpamAnswer, IpamSource
+from dranet.model.ipam import AddressSource, IpamAnswer, PoolNode
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, PreparePhase
@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 RETURN_WAIT_SECONDS = 20.0
 """How long an Unprepare, which has 30 s, waits for NICs on their way back from a dead namespace."""
 T = TypeVar("T")
+
+
+AddressCheck: TypeAlias = "Callable[[DecodedClaim, Obtained], Awaitable[None]]"
 
 
 class ClaimState(Struct, frozen=True):
@@ -79,8 +82,12 @@ class PrepareSources(Struct, frozen=True):
     procfs_root: Path = Path("/proc")
     find_vendor_device: Callable[[Device], str] | None = None
     """The vendor's CDI device of a GPU, or empty; ``None`` where GPUs are given by their device nodes."""
-    find_ipam: Callable[[str], IpamSource] = no_ipam_file
+    find_ipam: Callable[[str], AddressSource] = no_ipam_file
     """The source of addresses of that name; raises ClaimError."""
+    check_addresses: AddressCheck | None = None
+    """Ask whether addresses are in use elsewhere; raises DeviceError to refuse the claim."""
+    find_node: Callable[[], PoolNode] = PoolNode
+    """This node, as address pools number it."""
     refresh_gpu_owners: Callable[[], Awaitable[None]] | None = None
     """Look again which driver serves GPUs; never fails."""
     find_provided: Callable[[Device], ProvidedConfig | None] = lambda _: None
@@ -215,7 +222,11 @@ class Preparer:
             if dhcp:
                 with self._shown.phase(PreparePhase.LEASE):
                     leases = await self._leases.acquire(dhcp)
-            yield Obtained(leases, addresses)
+            obtained = Obtained(leases, addresses)
+            if self._sources.check_addresses is not None:
+                with self._shown.phase(PreparePhase.PROBE):
+                    await self._sources.check_addresses(decoded, obtained)
+            yield obtained
         except Exception:
             await self._leases.release_unused(dhcp, leases)
             await self._ipam.release_unused(decoded.claim)
@@ -417,6 +428,7 @@ class Preparer:
                 sources.get_offered,
                 sources.find_vendor_device,
                 sources.find_ipam,
+                sources.find_node,
                 sources.find_provided,
                 has_profiles=self._profiles is not None,
             ),

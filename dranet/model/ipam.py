@@ -7,10 +7,13 @@ keep what is needed to give an address back after the file has changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Union
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from dranet.model.address_pool import AddressPool
 
 CNI_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Versions of the CNI specification whose results the driver reads."""
@@ -45,6 +48,8 @@ class CniNetwork(Struct, frozen=True, tag="cni", tag_field="by"):
 
 IpamSource = CniNetwork
 """The program that gives addresses; ``by`` distinguishes the kinds."""
+AddressSource = Union["IpamSource", "AddressPool"]
+"""What an entry of the file is; of a pool nothing is asked."""
 
 
 class IpamRequest(Struct, frozen=True):
@@ -97,6 +102,14 @@ class IpamAnswer(Struct, frozen=True):
     """Parts of the answer that nothing is done with: ``dns``."""
 
 
+class PoolNode(Struct, frozen=True):
+    """What an address pool finds a node's number by."""
+
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+    """Addresses of the Node object."""
+
+
 class IpamProblem(ValueError):
     """``path`` leads to the value in the entry."""
 
@@ -135,17 +148,31 @@ def parse_cni(name: str, value: object) -> CniNetwork:
     return CniNetwork({**value, "cniVersion": version, "name": network})
 
 
-PARSERS = {"cni": parse_cni}
+def _parse_pool(name: str, value: object, driver: str) -> AddressPool:
+    from dranet.model.address_pool import parse_pool
+
+    return parse_pool(name, value, driver)
+
+
+PARSERS: Mapping[str, Callable[[str, object, str], AddressSource]] = {
+    "cni": lambda name, value, _driver: parse_cni(name, value),
+    "pool": _parse_pool,
+}
 """By the key that names the kind of source."""
 
 
-def parse_entry(name: object, value: object) -> IpamSource:
-    """One entry of the file. Raises IpamProblem."""
+def parse_entry(name: object, value: object, driver: str = "dra.net") -> AddressSource:
+    """One entry of the file; ``driver`` is ``device.driver`` of its expressions. Raises IpamProblem."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise IpamProblem("a name has at most 63 letters, digits, _, . and -; quote numbers")
+    if isinstance(value, dict) and "dhcpv6" in value:
+        raise IpamProblem(
+            "the driver has no DHCPv6 client: run dhcpcd in the pod, see docs/guides/address-pools.md",
+            "dhcpv6",
+        )
     if not isinstance(value, dict) or len(value) != 1 or (kind := next(iter(value))) not in PARSERS:
         raise IpamProblem(f"must be a mapping with one key of {', '.join(PARSERS)}")
     try:
-        return PARSERS[kind](name, value[kind])
+        return PARSERS[kind](name, value[kind], driver)
     except IpamProblem as problem:
         raise IpamProblem(str(problem), kind, *problem.path) from None

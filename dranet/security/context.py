@@ -62,10 +62,11 @@ CAPABILITIES = (
     Capability(
         "NET_RAW",
         13,
-        "ask a DHCP server for an address before a NIC has one, and hear LLDP with `lldp: listen` (packet "
-        "sockets)",
-        "claims with `dhcp: true` are refused at Prepare, and `lldp: listen` hears no switch",
-        feature="`dhcp: true` and `lldp: listen`",
+        "ask a DHCP server for an address, or whether one is in use, before a NIC has any; hear LLDP with "
+        "`lldp: listen` (packet sockets)",
+        "claims with `dhcp: true` are refused at Prepare, `address_conflicts` finds nothing, and "
+        "`lldp: listen` hears no switch",
+        feature="`dhcp: true`, `address_conflicts` and `lldp: listen`",
     ),
     Capability(
         "SYS_PTRACE",

@@ -210,11 +210,12 @@ CHOSEN = (
     SyscallRule(
         "socket-packet",
         ("socket",),
-        "DHCP, before a NIC has an address; LLDP with `lldp: listen`",
-        "claims with `dhcp: true` are refused at Prepare, and `lldp: listen` hears no switch",
+        "DHCP, before a NIC has an address; probes for addresses in use; LLDP with `lldp: listen`",
+        "claims with `dhcp: true` are refused at Prepare, `address_conflicts` finds nothing, and "
+        "`lldp: listen` hears no switch",
         cases=_each(0, (_AF_PACKET,)),
         needs=("NET_RAW",),
-        feature="`dhcp: true` and `lldp: listen`",
+        feature="`dhcp: true`, `address_conflicts` and `lldp: listen`",
     ),
     SyscallRule(
         "setns",

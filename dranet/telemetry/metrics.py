@@ -199,6 +199,7 @@ class PreparePhase(StrEnum):
     DECODE = "decode"
     PROFILE = "profile"
     IPAM = "ipam"
+    PROBE = "probe"
     LEASE = "lease"
     PLAN = "plan"
     STORE = "store"
@@ -346,6 +347,14 @@ class IpamMetrics:
         self.unreleased_seconds = r.gauge(
             "dranet_ipam_unreleased_seconds",
             "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
+        )
+        self.conflicts = r.counter(
+            "dranet_address_conflicts",
+            "Addresses of claims that were found [in use elsewhere](../guides/address-pools.md) at Prepare",
+        )
+        self.unprobed = r.counter(
+            "dranet_address_unprobed",
+            "Devices whose network could not be asked for such conflicts: no carrier, no Ethernet",
         )
         self.failed_checks = r.gauge(
             "dranet_ipam_failed_checks",

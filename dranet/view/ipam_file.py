@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dranet.errors import ClaimError, SettingsError
-from dranet.model.ipam import IpamProblem, IpamSource, parse_entry
+from dranet.model.attributes import DOMAIN
+from dranet.model.ipam import AddressSource, IpamProblem, parse_entry
 from dranet.view.settings_file import Document, Stamp, read_document, read_stamp
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 _FLAG = "--ipam-file"
 
 
-def read_ipam_file(file: Path) -> tuple[Mapping[str, IpamSource], Stamp]:
+def read_ipam_file(file: Path, driver: str = DOMAIN) -> tuple[Mapping[str, AddressSource], Stamp]:
     """The entries by name. Raises SettingsError with every problem of the file and its line."""
     document = read_document(_FLAG, file)
     if document.data is None:
@@ -24,11 +25,11 @@ def read_ipam_file(file: Path) -> tuple[Mapping[str, IpamSource], Stamp]:
         raise SettingsError(
             document.describe((), "the file", "must be a mapping of names to address sources")
         )
-    sources: dict[str, IpamSource] = {}
+    sources: dict[str, AddressSource] = {}
     problems: list[str] = []
     for name, value in document.data.items():
         try:
-            sources[name] = parse_entry(name, value)
+            sources[name] = parse_entry(name, value, driver)
         except IpamProblem as problem:
             problems.append(_describe(document, str(name), problem))
     if problems:
@@ -45,25 +46,26 @@ class IpamFile:
     """Keeps the sources fresh; ask it from one thread at a time. Raises SettingsError where the file cannot
     be used when it is made; later the last good one stays in force."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, driver: str = DOMAIN) -> None:
         self._file = file
-        self._sources, self._stamp = read_ipam_file(file)
+        self._driver = driver
+        self._sources, self._stamp = read_ipam_file(file, driver)
         self.problem = ""
         """Why the file, as it is now, is not in force; empty while it is."""
 
     @property
-    def sources(self) -> Mapping[str, IpamSource]:
+    def sources(self) -> Mapping[str, AddressSource]:
         """As read last."""
         return self._sources
 
-    def get(self) -> Mapping[str, IpamSource]:
+    def get(self) -> Mapping[str, AddressSource]:
         """Blocking: looks at the file, and reads it if it has changed."""
         stamp = read_stamp(self._file)
         if stamp == self._stamp:
             return self._sources
         self._stamp = stamp
         try:
-            self._sources, self._stamp = read_ipam_file(self._file)
+            self._sources, self._stamp = read_ipam_file(self._file, self._driver)
         except SettingsError as error:
             if str(error) != self.problem:
                 log.error("the last good address sources stay in force: %s", error)
@@ -73,7 +75,7 @@ class IpamFile:
             self.problem = ""
         return self._sources
 
-    def find(self, name: str) -> IpamSource:
+    def find(self, name: str) -> AddressSource:
         """Raises ClaimError for an unknown name."""
         sources = self.get()
         if name not in sources:
@@ -81,7 +83,7 @@ class IpamFile:
         return sources[name]
 
 
-def unknown_name(name: str, sources: Mapping[str, IpamSource]) -> ClaimError:
+def unknown_name(name: str, sources: Mapping[str, AddressSource]) -> ClaimError:
     known = ", ".join(sorted(sources)) or "none"
     return ClaimError(
         f"interface.ipam: {name} is not in the driver's ipam_file; known there: {known}",

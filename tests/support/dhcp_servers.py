@@ -185,6 +185,15 @@ def start_dnsmasq(
     return server
 
 
+def find_program_or_skip(program: str, package: str) -> tuple[Path, Path | None]:
+    """A program as it is installed, or of the distribution's package with the folder of its libraries."""
+    installed = Path("/usr/sbin", program)
+    if installed.exists():
+        return installed, None
+    tree = _or_skip(lambda: _find_package(package))
+    return tree / "usr/sbin" / program, tree / "usr/lib" / f"{os.uname().machine}-linux-gnu"
+
+
 def _or_skip(find: Callable[[], Path]) -> Path:
     try:
         return find()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import ClaimError, SettingsError
-from dranet.model.ipam import CniNetwork, IpamProblem, parse_entry
+from dranet.model.ipam import CniNetwork, IpamProblem, parse_cni, parse_entry
 from dranet.view.ipam_file import IpamFile, read_ipam_file
 
 GOOD = """
@@ -45,7 +45,7 @@ def test_an_entry_is_a_complete_network_configuration(tmp_path: Path) -> None:
     ("change", "has_check"), [({"cniVersion": "0.3.1"}, False), ({"disableCheck": True}, False), ({}, True)]
 )
 def test_check_needs_a_version_that_has_it(change: dict[str, Any], has_check: bool) -> None:
-    source = parse_entry("a", {"cni": {"ipam": {"type": "host-local"}, **change}})
+    source = parse_cni("a", {"ipam": {"type": "host-local"}, **change})
     assert source.has_check is has_check
 
 
@@ -55,9 +55,9 @@ def test_check_needs_a_version_that_has_it(change: dict[str, Any], has_check: bo
         ("[]", "ipam.yaml:1: the file: must be a mapping of names to address sources"),
         ("a b: {cni: {ipam: {type: x}}}", "ipam.yaml:1: a b: a name has at most 63 letters"),
         ("7: {cni: {ipam: {type: x}}}", "quote numbers"),
-        ("a: 7", "ipam.yaml:1: a: must be a mapping with one key of cni"),
-        ("a: {cni: {}, more: 1}", "a: must be a mapping with one key of cni"),
-        ("a: {other: {}}", "a: must be a mapping with one key of cni"),
+        ("a: 7", "ipam.yaml:1: a: must be a mapping with one key of cni, pool"),
+        ("a: {cni: {}, more: 1}", "a: must be a mapping with one key of cni, pool"),
+        ("a: {other: {}}", "a: must be a mapping with one key of cni, pool"),
         ("a:\n  cni: 7", "ipam.yaml:2: a.cni: must be a CNI network configuration"),
         ("a:\n  cni:\n    type: x", "ipam.yaml:3: a.cni.ipam: must be the configuration of an IPAM plugin"),
         ("a: {cni: {ipam: {}}}", "a.cni.ipam.type: must be the name of an IPAM plugin"),
@@ -67,6 +67,8 @@ def test_check_needs_a_version_that_has_it(change: dict[str, Any], has_check: bo
         ("a: {cni: {cniVersion: 1.0, ipam: {type: x}}}", "a.cni.cniVersion: must be one of 0.3.0"),
         ("a: {cni: {name: a/b, ipam: {type: x}}}", "a.cni.name: must be a name"),
         ("a: {cni: {plugins: [], ipam: {type: x}}}", "a.cni.plugins: must be absent"),
+        ("a:\n  pool:\n    rails: 0\n    nodes: {pattern: x}", "ipam.yaml:3: a.pool.rails"),
+        ("a: {pool: {rails: 1, subnets: [10.0.0.0/24], nodes: {}}}", "a.pool.nodes: must have one of"),
         ("a: {cni: {disableCheck: 1, ipam: {type: x}}}", "a.cni.disableCheck: must be true or false"),
     ],
 )
@@ -89,7 +91,7 @@ def test_a_changed_file_is_read_again_and_a_bad_one_leaves_the_last_in_force(tmp
     with pytest.raises(ClaimError, match="storage is not in the driver's ipam_file; known there: backup"):
         sources.find("storage")
     write(file, "[]")
-    assert sources.find("backup").plugin == "host-local"
+    assert isinstance(sources.find("backup"), CniNetwork)
     assert "must be a mapping" in sources.problem
     write(file, "")
     assert sources.get() == {}
@@ -111,4 +113,4 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 @given(st.text(max_size=8), JSON)
 def test_any_value_is_an_entry_or_a_problem(name: str, value: Any) -> None:
     with suppress(IpamProblem):
-        assert parse_entry(name, value).plugin
+        parse_entry(name, value)

@@ -221,6 +221,11 @@ class Announcer:
         self._metrics.claim_errors.labels("unprepare", error.reason).inc()
         self._warn(ObjectRef.of_claim(ref), str(error.reason), f"addresses are not released: {error}")
 
+    def addresses_in_conflict(self, pod: PodRef, error: DranetError) -> None:
+        """Report addresses that are in use elsewhere; the pod gets them all the same."""
+        self._metrics.claim_errors.labels("probe", error.reason).inc()
+        self._warn(ObjectRef.of_pod(pod), str(error.reason), str(error))
+
     def address_check_failed(self, record: PreparedClaim, error: DranetError) -> None:
         """Report addresses that are not the claim's any more, by their source; the pod keeps them."""
         self._metrics.claim_errors.labels("check", error.reason).inc()

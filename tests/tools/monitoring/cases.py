@@ -221,6 +221,7 @@ CASES: dict[str, Case] = {
         reason="device-missing",
         action="attached",
     ),
+    "DranetAddressConflict": rising("dranet_address_conflicts_total", "0x10 1x30", "5x40", 13),
     "DranetDhcpLeaseExpired": rising(
         "dranet_dhcp_renewals_total", "0x10 1x30", "5x40", 13, outcome="expired"
     ),
