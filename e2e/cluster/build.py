@@ -37,6 +37,8 @@ class Module:
     path: str
     """Import path of the module that has the programs: ``k8s.io/kubernetes``."""
     programs: Sequence[str]
+    charts: Sequence[str] = ()
+    """Folders of the module with Helm charts, which are copied next to the programs."""
 
     @property
     def version(self) -> str:
@@ -64,6 +66,7 @@ class Module:
 
 
 HELM = Module(MODULES / "helm", "helm.sh/helm/v3", ("helm",))
+KUEUE = Module(MODULES / "kueue", "sigs.k8s.io/kueue", ("kueue",), charts=("charts/kueue",))
 
 
 def known_versions() -> list[str]:
@@ -112,6 +115,8 @@ def build(module: Module, report: Report) -> Path:
         built = Path(temporary, "programs")
         built.mkdir()
         _run_go(go, module, built, report)
+        for chart in module.charts:
+            shutil.copytree(_find_source(go, module) / chart, built / chart)
         shutil.rmtree(folder, ignore_errors=True)
         built.rename(folder)
     report(f"{title} is ready in {folder}")
@@ -171,6 +176,18 @@ def _run_go(go: str, module: Module, output: Path, report: Report) -> None:
         tail = _follow(process.stderr, report)
         if process.wait():
             raise LaneUnavailable(f"go build of {module.path} {module.version} failed: {' | '.join(tail)}")
+
+
+def _find_source(go: str, module: Module) -> Path:
+    """The module's folder in Go's cache, where the build has put it."""
+    command = [go, "list", "-m", "-f", "{{.Dir}}", module.path]
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    done = subprocess.run(
+        command, cwd=module.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode or not done.stdout.strip():
+        raise LaneUnavailable(f"go list of {module.path} {module.version} failed: {done.stderr.strip()}")
+    return Path(done.stdout.strip())
 
 
 def _follow(lines: Iterator[str], report: Report, every: float = 10.0) -> list[str]:

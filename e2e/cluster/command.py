@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("build", "build etcd, Kubernetes, kubectl, helm and the driver's image"),
+        ("build", "build etcd, Kubernetes, kubectl, helm, Kueue and the driver's image"),
         ("up", "start a cluster in the background"),
         ("down", "end it"),
         ("test", "run the tests of e2e/tests on one; more arguments are pytest's"),
@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _build(options: argparse.Namespace) -> int:
     kit = local.prepare(build.print_progress, options.version)
     helm = build.build(build.HELM, build.print_progress)
-    build.print_progress(f"ready: {kit}, helm {build.HELM.version}")
+    build.build(build.KUEUE, build.print_progress)
+    build.print_progress(f"ready: {kit}, helm {build.HELM.version}, Kueue {build.KUEUE.version}")
     build.print_progress(f"programs are in {kit.control_plane.kubernetes.paths['kubelet'].parent} and {helm}")
     return 0
 
