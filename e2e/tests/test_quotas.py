@@ -60,7 +60,7 @@ class TestResourceQuota:
     ) -> None:
         await pods.create_claim("two", {"devices": {"requests": [build_request(count=2)]}})
         await wait_until(partial(_uses, api, quota, "2"), "both NICs count")
-        with pytest.raises(ClusterError, match="exceeded quota: fabric, requested: .*=1, used: .*=2"):
+        with pytest.raises(ClusterError, match=r"exceeded quota: fabric, requested: .*=1, used: .*=2"):
             await pods.create_claim("third", {"devices": {"requests": [build_request()]}})
 
     @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def kueue(live: LiveCluster, shell: Shell) -> AsyncIterator[None]:
 
 
 @pytest_asyncio.fixture
-async def queue(pods: PodMaker, api: ApiClient, kueue: None) -> AsyncIterator[None]:
+async def queue(pods: PodMaker, api: ApiClient) -> AsyncIterator[None]:
     """The queues of ``examples/kueue.yaml``, with quota for two NICs."""
     items = [item for item in yaml.safe_load_all((_ROOT / "examples/kueue.yaml").read_text()) if item]
     queues = [item for item in items if item["apiVersion"] == _KUEUE]
@@ -135,9 +135,10 @@ async def queue(pods: PodMaker, api: ApiClient, kueue: None) -> AsyncIterator[No
         await api.delete(path)
 
 
+@pytest.mark.usefixtures("kueue", "queue")
 class TestKueue:
     async def test_a_job_waits_for_quota_and_starts_with_its_aligned_nics(
-        self, pods: PodMaker, api: ApiClient, queue: None
+        self, pods: PodMaker, api: ApiClient
     ) -> None:
         spec = build_spec(build_request(count=2))
         spec["devices"]["constraints"] = [{"requests": ["nic"], "matchAttribute": "dra.net/numaNode"}]
@@ -162,7 +163,7 @@ class TestKueue:
         await wait_until(has_followed, "the other job runs")
 
     async def test_a_claim_that_cannot_be_counted_is_not_admitted(
-        self, pods: PodMaker, api: ApiClient, queue: None
+        self, pods: PodMaker, api: ApiClient
     ) -> None:
         await _create_template(pods, api, build_spec(build_request(allocationMode="All")))
         await api.create(_path_of_jobs(pods), _build_job("all", pods.image))
