@@ -38,7 +38,8 @@ class Module:
     """Import path of the module that has the programs: ``k8s.io/kubernetes``."""
     programs: Sequence[str]
     charts: Sequence[str] = ()
-    """Folders of the module with Helm charts, which are copied next to the programs."""
+    """Folders of the module with Helm charts, which are copied next to the programs. Programs with a chart run
+    in an image that has no C library."""
 
     @property
     def version(self) -> str:
@@ -162,6 +163,8 @@ def _run_go(go: str, module: Module, output: Path, report: Report) -> None:
         *module.packages,
     ]
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    if module.charts:
+        environment["CGO_ENABLED"] = "0"
     process = subprocess.Popen(
         command,
         cwd=module.folder,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from e2e.access import E2eFailed
 from e2e.cluster import build
 from e2e.objects import JsonObject
 from e2e.tests.pods import wait_until
@@ -50,7 +51,7 @@ async def open_kueue(shell: Shell, image: str, configuration: str) -> AsyncItera
         run_ip("address", "add", f"{address}/32", "dev", "lo")
         patch = json.dumps(_build_patch(folder))
         await shell.run(f"kubectl -n {NAMESPACE} patch {_DEPLOYMENT} --patch-file /dev/stdin", stdin=patch)
-        await shell.run(f"kubectl -n {NAMESPACE} rollout status {_DEPLOYMENT} --timeout=150s")
+        await _wait_rolled_out(shell)
         await wait_until(lambda: _answers(shell), "Kueue's webhooks answer")
         yield
     finally:
@@ -98,6 +99,14 @@ def _build_patch(folder: Path) -> JsonObject:
     }
     volume = {"name": "programs", "hostPath": {"path": os.fspath(folder), "type": "Directory"}}
     return {"spec": {"replicas": 1, "template": {"spec": {"containers": [container], "volumes": [volume]}}}}
+
+
+async def _wait_rolled_out(shell: Shell) -> None:
+    try:
+        await shell.run(f"kubectl -n {NAMESPACE} rollout status {_DEPLOYMENT} --timeout=90s")
+    except E2eFailed as error:
+        logs = await shell.run(f"kubectl -n {NAMESPACE} logs {_DEPLOYMENT} --tail=20 --all-containers")
+        raise E2eFailed(f"{error}: {logs}") from error
 
 
 async def _read_address(shell: Shell) -> str:
