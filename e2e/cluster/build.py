@@ -40,7 +40,9 @@ class Module:
     below: str = "/cmd"
     """The folder of the programs in the module."""
     files: Sequence[str] = ()
-    """Other files of the module that belong into the folder of the programs."""
+    """Other files and folders of the module that belong into the folder of the programs."""
+    is_static: bool = False
+    """Its programs run in an image that has no C library."""
 
     @property
     def version(self) -> str:
@@ -79,6 +81,7 @@ WHEREABOUTS = Module(
 )
 """Its one program is called ``cmd`` after its folder."""
 HELM = Module(MODULES / "helm", "helm.sh/helm/v3", ("helm",))
+KUEUE = Module(MODULES / "kueue", "sigs.k8s.io/kueue", ("kueue",), files=("charts/kueue",), is_static=True)
 
 
 def known_versions() -> list[str]:
@@ -136,15 +139,12 @@ def build(module: Module, report: Report) -> Path:
 
 def _copy_files(go: str, module: Module, output: Path) -> None:
     """From where ``go build`` has just put the module."""
-    if not module.files:
-        return
-    command = [go, "list", "-m", "-f", "{{.Dir}}", module.path]
-    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
-    source = subprocess.run(
-        command, cwd=module.folder, env=environment, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    for file in module.files:
-        shutil.copyfile(Path(source, file), output / Path(file).name)
+    for name in module.files:
+        found = _find_source(go, module) / name
+        if found.is_dir():  # under its whole name: Kueue's program is called like its chart
+            shutil.copytree(found, output / name)
+        else:
+            shutil.copyfile(found, output / Path(name).name)
 
 
 def find_go() -> str:
@@ -186,6 +186,8 @@ def _run_go(go: str, module: Module, output: Path, report: Report) -> None:
         *module.packages,
     ]
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    if module.is_static:
+        environment["CGO_ENABLED"] = "0"
     process = subprocess.Popen(
         command,
         cwd=module.folder,
@@ -200,6 +202,18 @@ def _run_go(go: str, module: Module, output: Path, report: Report) -> None:
         tail = _follow(process.stderr, report)
         if process.wait():
             raise LaneUnavailable(f"go build of {module.path} {module.version} failed: {' | '.join(tail)}")
+
+
+def _find_source(go: str, module: Module) -> Path:
+    """The module's folder in Go's cache, where the build has put it."""
+    command = [go, "list", "-m", "-f", "{{.Dir}}", module.path]
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    done = subprocess.run(
+        command, cwd=module.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode or not done.stdout.strip():
+        raise LaneUnavailable(f"go list of {module.path} {module.version} failed: {done.stderr.strip()}")
+    return Path(done.stdout.strip())
 
 
 def _follow(lines: Iterator[str], report: Report, every: float = 10.0) -> list[str]:
