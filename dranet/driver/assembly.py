@@ -65,7 +65,6 @@ from dranet.kernel.sysfs.files import read_boot_id, read_uptime
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
-from dranet.model.claim import PodRef
 from dranet.model.findings import Finding
 from dranet.runtime.containers import CdiSpecs
 from dranet.runtime.nri import NriListeners, NriPlugin
@@ -296,10 +295,6 @@ class Services(OptionalServices):
             self._find_pod,
             self._recent_events,
         )
-
-    def _find_pod(self, claim_uid: str) -> PodRef | None:
-        record = self.store.get(claim_uid)
-        return None if record is None else record.pod
 
     @cached_property
     def _announcer(self) -> Announcer:

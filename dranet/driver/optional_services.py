@@ -22,6 +22,7 @@ from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.virtual_functions import VirtualFunctions
+from dranet.model.claim import PodRef
 from dranet.model.device import Device
 from dranet.model.ipam import PoolNode
 from dranet.settings import AddressConflicts, Lldp, Settings
@@ -64,6 +65,10 @@ class OptionalServices(ABC):
     def protected_addresses(self) -> ProtectedAddresses: ...
     @abstractmethod
     def _look_again(self) -> None: ...
+
+    def _find_pod(self, claim_uid: str) -> PodRef | None:
+        record = self.store.get(claim_uid)
+        return None if record is None else record.pod
 
     @cached_property
     def cloud(self) -> CloudWatch:

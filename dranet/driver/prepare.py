@@ -418,7 +418,8 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.planner import Lookups, NodeReader, Planner
+        from dranet.driver.node_reader import NodeReader
+        from dranet.driver.planner import Lookups, Planner
 
         sources = self._sources
         return Planner(

@@ -27,7 +27,7 @@ from dranet.cel import CelError, DeviceExpression
 from dranet.errors import ClaimError, Reason
 from dranet.model.attributes import DOMAIN, SRIOV_VF_INDEX, is_qualified_name
 from dranet.model.device import Device
-from dranet.model.ipam import IpamAnswer, IpamProblem, IpamRoute, PoolNode
+from dranet.model.ipam_answer import IpamAnswer, IpamProblem, IpamRoute, PoolNode
 
 Network = IPv4Network | IPv6Network
 IpAddress = IPv4Address | IPv6Address

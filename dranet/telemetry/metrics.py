@@ -5,7 +5,7 @@ runtime and the driver's own process are declared here. None is labelled with a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -20,6 +20,7 @@ from dranet.telemetry.node import (
     HealthMetrics,
     InventoryMetrics,
     SliceMetrics,
+    VirtualFunctionMetrics,
 )
 from dranet.telemetry.recorder import (
     API_BUCKETS,
@@ -349,11 +350,11 @@ class IpamMetrics:
             "Seconds since the first attempt to release the addresses of the oldest of these claims, or 0",
         )
         self.conflicts = r.counter(
-            "dranet_address_conflicts",
+            "dranet_address_conflicts_total",
             "Addresses of claims that were found [in use elsewhere](../guides/address-pools.md) at Prepare",
         )
         self.unprobed = r.counter(
-            "dranet_address_unprobed",
+            "dranet_address_unprobed_total",
             "Devices whose network could not be asked for such conflicts: no carrier, no Ethernet",
         )
         self.failed_checks = r.gauge(
@@ -397,35 +398,6 @@ class WebhookMetrics:
 
     def asked(self, request: str, has_answered: bool) -> None:
         self.requests.labels(request, Outcome.SUCCESS if has_answered else Outcome.FAILED).inc()
-
-
-class VirtualFunctionMetrics:
-    def __init__(self, r: Recorder) -> None:
-        r = r.of(Group.INVENTORY)
-        function = {"physical_function": "name of its device"}
-        self._desired = r.gauge(
-            "dranet_virtual_functions_desired",
-            "Virtual functions that a rule of [the file](../guides/virtual-functions.md) wants",
-            function,
-        )
-        self._observed = r.gauge(
-            "dranet_virtual_functions", "Virtual functions of a physical function with a rule", function
-        )
-        self._blocked = r.gauge(
-            "dranet_virtual_functions_blocked",
-            "1 if a physical function or its virtual functions cannot be as the rule wants them now, because "
-            "they are in use or their driver refuses; else 0",
-            function,
-        )
-
-    def show(self, states: Iterable[tuple[str, int, int, bool]]) -> None:
-        """Replace all: device, desired, observed, and whether something is in the way."""
-        for gauge in (self._desired, self._observed, self._blocked):
-            gauge.clear()
-        for device, desired, observed, is_blocked in states:
-            self._desired.labels(device).set(desired)
-            self._observed.labels(device).set(observed)
-            self._blocked.labels(device).set(is_blocked)
 
 
 class ReconcileMetrics:

@@ -9,7 +9,7 @@ the pod's name, because for some minutes a join attributes the predecessor's tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from dranet.telemetry.recorder import Declared, Group, Recorder, one_of
@@ -262,6 +262,35 @@ class InventoryMetrics:
         self.warnings = r.gauge(
             "dranet_inventory_warnings", "Unexpected findings of the last scan, which the log lists"
         )
+
+
+class VirtualFunctionMetrics:
+    def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.INVENTORY)
+        function = {"physical_function": "name of its device"}
+        self._desired = r.gauge(
+            "dranet_virtual_functions_desired",
+            "Virtual functions that a rule of [the file](../guides/virtual-functions.md) wants",
+            function,
+        )
+        self._observed = r.gauge(
+            "dranet_virtual_functions", "Virtual functions of a physical function with a rule", function
+        )
+        self._blocked = r.gauge(
+            "dranet_virtual_functions_blocked",
+            "1 if a physical function or its virtual functions cannot be as the rule wants them now, because "
+            "they are in use or their driver refuses; else 0",
+            function,
+        )
+
+    def show(self, states: Iterable[tuple[str, int, int, bool]]) -> None:
+        """Replace all: device, desired, observed, and whether something is in the way."""
+        for gauge in (self._desired, self._observed, self._blocked):
+            gauge.clear()
+        for device, desired, observed, is_blocked in states:
+            self._desired.labels(device).set(desired)
+            self._observed.labels(device).set(observed)
+            self._blocked.labels(device).set(is_blocked)
 
 
 class HealthMetrics:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from dranet.claims.plan.link import make_mac
 from dranet.driver.ipam import Obtained
 from dranet.driver.leases import LeaseRequest
-from dranet.driver.planner import Lookups, NodeReader, Planner
+from dranet.driver.node_reader import NodeReader
+from dranet.driver.planner import Lookups, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import CounterUse, Device, DeviceKind

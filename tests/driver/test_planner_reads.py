@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.planner import NodeReader
+from dranet.driver.node_reader import NodeReader
 from dranet.errors import DeviceError, KernelError, Reason
 from tests.support.namespaces import Namespace
 
@@ -80,6 +80,6 @@ def test_an_rdma_mode_that_cannot_be_read_is_no_mode(monkeypatch: pytest.MonkeyP
         warnings.append("read RDMA namespace mode: Operation not permitted")
         return False
 
-    monkeypatch.setattr("dranet.driver.planner.read_netns_exclusive", fail)
+    monkeypatch.setattr("dranet.driver.node_reader.read_netns_exclusive", fail)
     with pytest.raises(KernelError, match="not permitted"):
         NodeReader(Path("/sys")).read_rdma_exclusive()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.driver.planner import NodeReader
+from dranet.driver.node_reader import NodeReader
 from dranet.kernel.attachment.checks import verify
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.model.cpus import CpuLayout, CpuSurroundings

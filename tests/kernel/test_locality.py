@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet import failpoints
-from dranet.driver.planner import NodeReader
+from dranet.driver.node_reader import NodeReader
 from dranet.errors import KernelError, Reason
 from dranet.failpoints import Failpoint
 from dranet.kernel.attachment.attach import attach

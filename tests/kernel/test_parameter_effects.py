@@ -25,7 +25,8 @@ from typing import Any
 import pytest
 
 from dranet.driver.ipam import Obtained
-from dranet.driver.planner import Lookups, NodeReader, Planner
+from dranet.driver.node_reader import NodeReader
+from dranet.driver.planner import Lookups, Planner
 from dranet.errors import ClaimError
 from dranet.kernel.dhcp.client import acquire_lease
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig

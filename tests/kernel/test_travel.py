@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.driver.planner import NodeReader
+from dranet.driver.node_reader import NodeReader
 from dranet.errors import KernelError
 from dranet.kernel.attachment.checks import read_attached, verify
 from dranet.kernel.attachment.detach import DetachReport

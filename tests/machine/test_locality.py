@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dranet.claims.plan.device import plan_device
-from dranet.driver.planner import NodeReader
+from dranet.driver.node_reader import NodeReader
 from dranet.errors import ClaimError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.link import plan_rdma_access
-from dranet.driver.planner import NodeReader
+from dranet.driver.node_reader import NodeReader
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import decide
