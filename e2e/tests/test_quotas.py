@@ -150,7 +150,7 @@ class TestKueue:
         assert len(await pods.list_links(running)) == 2
         waiting = {"first": "second", "second": "first"}[name]
         await wait_until(
-            partial(_says, api, pods, waiting, "insufficient unused quota for dra.net/nic"),
+            partial(_reports, api, pods, waiting, "insufficient unused quota for dra.net/nic"),
             "the other job waits for quota",
         )
         assert (await api.get(f"{_path_of_jobs(pods)}/{waiting}"))["spec"]["suspend"]
@@ -168,7 +168,7 @@ class TestKueue:
         await _create_template(pods, api, build_spec(build_request(allocationMode="All")))
         await api.create(_path_of_jobs(pods), _build_job("all", pods.image))
         text = "AllocationMode 'All' is not supported"
-        await wait_until(partial(_says, api, pods, "all", text), "Kueue names the reason")
+        await wait_until(partial(_reports, api, pods, "all", text), "Kueue names the reason")
 
 
 def _path_of_jobs(pods: PodMaker) -> str:
@@ -204,7 +204,7 @@ async def _has_no_pods(api: ApiClient, pods: PodMaker) -> bool:
     return not await _list_pods(api, pods)
 
 
-async def _says(api: ApiClient, pods: PodMaker, job: str, text: str) -> bool:
+async def _reports(api: ApiClient, pods: PodMaker, job: str, text: str) -> bool:
     """Whether a condition of the job's Workload has the text."""
     found = (await api.list(collection(_KUEUE, "Workload", pods.namespace)))["items"]
     messages = [

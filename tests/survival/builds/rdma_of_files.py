@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dranet.driver import planner, pod_devices
+from dranet.driver import node_reader, planner, pod_devices
 from dranet.kernel.attachment import attach, checks, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace, read_netns_id
 from dranet.model.device import RdmaIdentity
@@ -66,7 +66,7 @@ def _never_moved(_: PreparedDevice) -> bool:
     return False
 
 
-_MODULES: Sequence[ModuleType] = (attach, checks, detach, planner, pod_devices)
+_MODULES: Sequence[ModuleType] = (attach, checks, detach, node_reader, planner, pod_devices)
 """Where the calls are made."""
 
 
