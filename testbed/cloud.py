@@ -67,7 +67,7 @@ def serve_metadata(
         pass
 
     Handler.service = service
-    server = ThreadingHTTPServer((address, port), Handler)
+    server = _Server((address, port), Handler)
     server.daemon_threads = True
     service.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="metadata service")
@@ -79,6 +79,11 @@ def serve_metadata(
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Print nothing of a client that has gone away in the middle of an answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
