@@ -182,7 +182,7 @@ CASES = {
         {"ethtool": {"features": {"tso": None}}},
         "features.tso: must be true or false, not 'on'",
     ),
-    "wrongRx": Case(
+    "wrongMinTxRate": Case(
         {"ethtool": {"coalesce": {"rxUsecs": 8.5}}},
         {"ethtool": {"coalesce": {"rxUsecs": 8}}},
         "rxUsecs: must be a whole number, not 8.5",
@@ -249,6 +249,24 @@ CASES = {
         interface(dhcp=True, addresses=["10.0.0.5/24"]),
         interface(dhcp=True, addresses=[]),
         "dhcp: must not be true with addresses",
+    ),
+    "wrongIpamAndAddresses": Case(
+        interface(ipam="pool", addresses=["10.0.0.5/24"]),
+        interface(ipam="pool", addresses=[]),
+        "ipam: must be absent with addresses",
+    ),
+    "wrongIpamAndDhcp": Case(
+        interface(ipam="pool", dhcp=True),
+        interface(ipam="pool", dhcp=False),
+        "ipam: must be absent with dhcp: true",
+    ),
+    "wrongIpam": Case(interface(ipam="a b"), interface(ipam="pool-1"), "must be a name of at most 63"),
+    "wrongVlan": Case(interface(vf={"vlan": 4095}), interface(vf={"vlan": 4094}), "must be at most 4094"),
+    "wrongQos": Case(
+        interface(vf={"vlan": 1, "qos": 8}), interface(vf={"vlan": 1, "qos": 7}), "must be at most 7"
+    ),
+    "wrongLinkState": Case(
+        interface(vf={"linkState": "up"}), interface(vf={"linkState": "auto"}), "must be 'auto'"
     ),
     "wrongMtuOfIpv6": Case(
         interface(mtu=1279, addresses=["fd00::5/64"]),

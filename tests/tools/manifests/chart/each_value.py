@@ -24,6 +24,7 @@ OTHER: JsonObject = {
     "webhook": {"caSecretName": "mine", "clientSecretName": "mine"},
     "attributes": [{"set": {"rail": 7}}],
     "ipam": {"storage": {"cni": {"ipam": {"type": "host-local"}}}},
+    "virtualFunctions": [{"count": 4}],
     "pools": [{"name": "gpu"}],
     "nodeSelector": {"example.com/nic": "yes"},
     "affinity": PODS["affinity"],
