@@ -119,14 +119,19 @@ def _probe(link: Link, wanted: Sequence[IpAddress], is_moved: bool) -> tuple[Con
 
 def _judge(
     heard: dict[tuple[IpAddress, str], bool],
-    wanted: Collection[IpAddress],
+    wanted: Sequence[IpAddress],
     own_macs: Collection[str],
     already: Collection[IpAddress],
 ) -> Iterator[Conflict]:
     proxies = {mac for (address, mac), _ in heard.items() if address in (_CONTROL_IPV4, _CONTROL_IPV6)}
-    for (address, mac), is_probe in heard.items():
+    places = {address: place for place, address in enumerate(wanted)}
+    found = [
+        (places[address], mac, is_probe) for (address, mac), is_probe in heard.items() if address in places
+    ]
+    for place, mac, is_probe in sorted(found):
+        address = wanted[place]
         is_own = mac in own_macs
-        if address in wanted and not (is_own and address in already):
+        if not (is_own and address in already):
             yield Conflict(str(address), mac, is_probe, is_own, mac in proxies)
 
 
