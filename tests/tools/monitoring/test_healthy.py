@@ -57,6 +57,7 @@ PODS: dict[str, float] = {
     'dranet_alignment_devices{level="PIX"}': 1,
 }
 COUNTERS: dict[str, float] = {
+    "dranet_address_conflicts_total": 0,
     'dranet_claim_prepare_seconds_count{status="success"}': 2,
     **{f'dranet_claim_prepare_seconds_bucket{{status="success",le="{le}"}}': 2 for le in ("0.1", "+Inf")},
     **{f'{_HOOKS}_bucket{{{_RUN},le="{le}"}}': 2 for le in ("0.1", "1.0", "+Inf")},
