@@ -1,10 +1,10 @@
 """Redact a capture: what names a machine, a person or a network goes, what a layout is made of stays.
 
-Replaced are hardware addresses, GUIDs, UUIDs, IP addresses, the host's name and aliases, wherever they occur:
-in fields of their own, in names (``enx525400c0ffee``) and in warnings. Equal stays equal, different stays
-different, and the form is kept: a MAC address stays one of its maker, an IP address keeps its prefix length
-and the neighbours of its subnet. PCI addresses, models, drivers, versions and interface names show which
-hardware is where, not whose it is, and stay.
+Replaced are hardware addresses, GUIDs, UUIDs, IP addresses, the host's name, aliases and the names of
+switches, wherever they occur: in fields of their own, in names (``enx525400c0ffee``) and in warnings. Equal
+stays equal, different stays different, and the form is kept: a MAC address stays one of its maker, an IP
+address keeps its prefix length and the neighbours of its subnet. PCI addresses, models, drivers, versions,
+interface names and the ids of switch ports show which hardware is where, not whose it is, and stay.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ _CHOSEN_BY_PEOPLE = frozenset(
         "Link.parent_device",
         "Link.tc_filters",
         "Link.tcx_programs",
+        "LldpNeighbour.ifname",
+        "LldpNeighbour.port_id",
         "NodeFacts.warnings",
         "RdmaDevice.name",
         "RdmaPort.netdevs",
@@ -69,12 +71,17 @@ _WHOLE = {
     "ProtectedLink.address": "host",
     "Link.alias": "alias",
     "Link.phys_switch_id": "switch",
+    "LldpNeighbour.chassis_id": "switch",
+    "LldpNeighbour.system_name": "switch",
+    "LldpNeighbour.port_description": "port",
 }
 """Identifiers as a whole, in whatever form -> what to call them then."""
 
 _NEW_WORD = re.compile(rf"(?:{'|'.join(_WHOLE.values())})-\d+")
 
-_FREE_FORM = frozenset({"Host.name", "Link.alias"})
+_FREE_FORM = frozenset(
+    {"Host.name", "Link.alias", "LldpNeighbour.port_description", "LldpNeighbour.system_name"}
+)
 """Texts in which an address is only a part of what identifies the owner."""
 
 _UUID_DIGITS, _IPOIB_DIGITS, _GUID_DIGITS = 32, 40, 16

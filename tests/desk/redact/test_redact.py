@@ -17,6 +17,7 @@ from dranet.model.facts import (
     Gpu,
     Host,
     Link,
+    LldpNeighbour,
     NodeFacts,
     PciFunction,
     ProtectedLink,
@@ -304,6 +305,26 @@ def test_the_host_and_its_aliases_go_wherever_they_are_quoted() -> None:
     assert redacted.links[1].tc_filters == ("node-1_in",)
     assert redacted.links[1].tcx_programs == ("of_node-1",)
     assert redacted.warnings == ("br-node-1 of node-1: alias-1 is odd", "gpu70 is another")
+
+
+def test_switches_are_numbered_and_the_ids_of_their_ports_stay() -> None:
+    facts = NodeFacts(
+        host=Host("gpu7"),
+        lldp_neighbours=(
+            LldpNeighbour("eth0", "aa:bb:cc:00:11:22", "swp7", "leaf-01.corp.example", "gpu7, order 4711"),
+            LldpNeighbour("eth1", "aa:bb:cc:00:11:22", "to-gpu7", "leaf-01.corp.example", "gpu7, order 4712"),
+            LldpNeighbour("eth2", "leaf-02", "0c:42:a1:65:7b:22", "leaf-02"),
+        ),
+        warnings=("eth0: leaf-01.corp.example announces no speed",),
+    )
+    redacted = redact(facts)
+
+    assert redacted.lldp_neighbours == (
+        LldpNeighbour("eth0", "02:00:00:00:00:01", "swp7", "switch-1", "port-1"),
+        LldpNeighbour("eth1", "02:00:00:00:00:01", "to-node-1", "switch-1", "port-2"),
+        LldpNeighbour("eth2", "switch-2", "0c:42:a1:00:00:02", "switch-2"),
+    )
+    assert redacted.warnings == ("eth0: switch-1 announces no speed",)
 
 
 def test_a_new_name_is_none_that_is_there_already() -> None:
