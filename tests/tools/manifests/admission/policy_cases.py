@@ -261,12 +261,20 @@ CASES = {
         "ipam: must be absent with dhcp: true",
     ),
     "wrongIpam": Case(interface(ipam="a b"), interface(ipam="pool-1"), "must be a name of at most 63"),
-    "wrongVlan": Case(interface(vf={"vlan": 4095}), interface(vf={"vlan": 4094}), "must be at most 4094"),
+    "wrongVlan": Case(
+        interface(vf={"vlan": 4095}), interface(vf={"vlan": 4094}), "must be at most 4094", of_class=True
+    ),
     "wrongQos": Case(
-        interface(vf={"vlan": 1, "qos": 8}), interface(vf={"vlan": 1, "qos": 7}), "must be at most 7"
+        interface(vf={"vlan": 1, "qos": 8}),
+        interface(vf={"vlan": 1, "qos": 7}),
+        "must be at most 7",
+        of_class=True,
     ),
     "wrongLinkState": Case(
-        interface(vf={"linkState": "up"}), interface(vf={"linkState": "auto"}), "must be 'auto'"
+        interface(vf={"linkState": "up"}),
+        interface(vf={"linkState": "auto"}),
+        "must be 'auto'",
+        of_class=True,
     ),
     "wrongMtuOfIpv6": Case(
         interface(mtu=1279, addresses=["fd00::5/64"]),
