@@ -135,9 +135,9 @@ def _show_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
     from testbed.scenario.run import run_scenario
 
     story = choose_storyteller()
-    story.introduce(scenario.name, scenario.description)
 
     async def show() -> int:
+        story.introduce(scenario.name, scenario.description)
         report = await run_scenario(scenario, make_runtime, WORK_DIR, story)
         story.sum_up(report)
         return 0 if report.passed else EXIT_FAILED
