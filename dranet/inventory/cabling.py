@@ -1,7 +1,7 @@
 """Rails: which links have a cable, which rail its switch announces, and which cables are on the wrong one.
 
 A rail is never guessed. It comes from the administrator's pattern over what the switch announces, or from a
-rule of theirs. What is judged here needs no other node; ``desk.fleet.cabling`` compares the nodes.
+rule of theirs. What is judged here needs no other node; ``desk.fabric.misfits`` compares the nodes.
 """
 
 from __future__ import annotations

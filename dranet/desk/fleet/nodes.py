@@ -95,7 +95,7 @@ class FleetNode(Struct, frozen=True):
     events: tuple[JsonObject, ...] = ()
     """Warnings of the driver about this node, its pods and its claims."""
     miscabled: tuple[str, ...] = ()
-    """One line for each cable that is not where those of like nodes are."""
+    """One line for each cable that is not where those of its unit are, and the fix."""
     is_known: bool = True
     """The Nodes were read and this is one of them, or they were not read."""
     problems: tuple[Problem, ...] = ()

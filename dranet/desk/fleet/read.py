@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from dranet.cluster.events import WARNING as WARNING_EVENT
 from dranet.cluster.pods import is_ready
 from dranet.desk.explain.subject import label_of
-from dranet.desk.fleet.cabling import find_miscabled, read_cables
+from dranet.desk.fabric.misfits import MisfitKind, find_misfits, misfits_by_node
+from dranet.desk.fabric.read import iter_links, read_nodes
 from dranet.desk.fleet.nodes import (
     ClaimDevice,
     DeviceKey,
@@ -46,10 +47,20 @@ def read_fleet(objects: FleetObjects, driver: str) -> tuple[FleetNode, ...]:
     """Every node, those with problems first."""
     reader = _Reader(objects, driver)
     nodes = [reader.read(name) for name in reader.names]
-    wrong = find_miscabled(cable for node in nodes for cable in read_cables(node.name, node.slices))
+    wrong = _find_wrong_cables(objects.slices, driver)
     nodes = [replace(node, miscabled=wrong.get(node.name, ())) for node in nodes]
     judged = (replace(node, problems=tuple(find_problems(node))) for node in nodes)
     return tuple(sorted(judged, key=lambda n: (n.severity is None, n.severity or 0, n.name)))
+
+
+_WRONG_CABLE = frozenset({MisfitKind.SWAPPED, MisfitKind.OTHER_LEAF, MisfitKind.RAIL})
+
+
+def _find_wrong_cables(slices: Sequence[JsonObject], driver: str) -> Mapping[str, tuple[str, ...]]:
+    """By node. A missing neighbour and a different speed are left to ``dranet fabric``."""
+    misfits = find_misfits(iter_links(read_nodes(slices, driver)))
+    wrong = misfits_by_node(one for one in misfits if one.kind in _WRONG_CABLE)
+    return {node: tuple(f"{one.text}: {one.fix}" for one in found) for node, found in wrong.items()}
 
 
 class _Reader:

@@ -181,6 +181,33 @@ def test_the_order_of_the_links_changes_nothing(items: list[tuple[tuple[str, int
     assert sorted(kinds(judge(cabling))) == [MisfitKind.NOT_CABLED, MisfitKind.SWAPPED]
 
 
+@given(st.integers(3, 8), st.booleans(), st.data())
+def test_one_pair_of_swapped_cables_is_found_and_no_other(
+    nodes: int, has_rails: bool, data: st.DataObject
+) -> None:
+    cabling = cable(nodes=nodes)
+    if not has_rails:
+        for place in cabling:
+            change(cabling, place, rail=None)
+    node = f"gpu-{data.draw(st.integers(0, nodes - 1))}"
+    first, second = data.draw(st.permutations(range(RAILS)))[:2]
+    swap(cabling, (node, first), (node, second))
+    misfit = only(cabling)
+    assert (misfit.kind, misfit.nodes) == (MisfitKind.SWAPPED, (node,))
+    assert {link.ifname for link in misfit.links} == {f"eth{first}", f"eth{second}"}
+
+
+@given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, RAILS - 1))))
+def test_without_rails_no_cable_is_wrong_however_many_are_known(unknown: set[tuple[int, int]]) -> None:
+    cabling = cable(nodes=8)
+    for node, rail in cabling:
+        unit = int(node.removeprefix("gpu-")) // 4
+        change(cabling, (node, rail), switch=f"02:{unit}", switch_name=f"tor-{unit}", rail=None)
+    for node_number, rail in unknown:
+        unplug(cabling, (f"gpu-{node_number}", rail))
+    assert set(kinds(judge(cabling))) <= {MisfitKind.NOT_CABLED}
+
+
 _NAMES = st.sampled_from(["", "a", "b", "c"])
 _LINKS = st.builds(
     Link,

@@ -9,6 +9,8 @@ import pytest
 
 from dranet.desk.fleet.nodes import FleetNode, Use
 from dranet.desk.fleet.read import FleetObjects, read_fleet
+from tests.desk.fabric.fabrics import cable, change, swap, unplug
+from tests.desk.fabric.slices import make_slices
 from tests.desk.fleet.objects import claim, device, driver_pod, event, node, resource_slice
 
 JsonObject = dict[str, Any]
@@ -240,3 +242,20 @@ def test_problems_come_first_then_warnings_and_names_in_order() -> None:
 def test_a_node_without_the_driver_is_shown_and_is_no_problem() -> None:
     found = read(slices=[], pods=[])
     assert (found.name, problems(found), found.nics) == ("a", [], Use())
+
+
+def test_a_wrong_cable_is_a_warning_of_its_node_and_a_missing_or_slow_one_is_left_to_the_fabric() -> None:
+    cabling = cable(nodes=4)
+    swap(cabling, ("gpu-2", 3), ("gpu-2", 5))
+    unplug(cabling, ("gpu-1", 0))
+    change(cabling, ("gpu-0", 6), speed_mbps=200_000)
+    found = read_fleet(FleetObjects(make_slices(cabling.values())), "dra.net")
+
+    text = (
+        "the cables of eth3 (leaf-0-5 Ethernet1/3) and eth5 (leaf-0-3 Ethernet1/3) are swapped: exchange "
+        "the two cables at the node, or at leaf-0-5 Ethernet1/3 and leaf-0-3 Ethernet1/3"
+    )
+    assert {one.name: one.miscabled for one in found if one.miscabled} == {"gpu-2": (text,)}
+    assert [problem for problem in problems(found[0]) if problem[1] == "Miscabled"] == [
+        ("warning", "Miscabled", text)
+    ]
