@@ -21,7 +21,6 @@ EXCHANGE_SECONDS = 2.0
 MAX_BODY_BYTES = 256 << 10
 _NOT_FOUND = 404
 
-
 _T = TypeVar("_T")
 
 
@@ -46,11 +45,11 @@ class MetadataClient:
 
     async def read_text(self, path: str, headers: Mapping[str, str], *, method: str = "GET") -> str:
         """The body of an answer with status 200, without white space around it."""
-        return (await self._read(path, headers, method))[1]
+        return await self._read(path, headers, method)
 
     async def read_optional(self, path: str, headers: Mapping[str, str]) -> str:
         """Empty where the service does not have it."""
-        return (await self._read(path, headers, "GET", is_optional=True))[1]
+        return await self._read(path, headers, "GET", is_optional=True)
 
     async def read_json(self, path: str, headers: Mapping[str, str]) -> Any:
         text = await self.read_text(path, headers)
@@ -67,7 +66,7 @@ class MetadataClient:
 
     async def _read(
         self, path: str, headers: Mapping[str, str], method: str, *, is_optional: bool = False
-    ) -> tuple[ResponseHead, str]:
+    ) -> str:
         try:
             async with asyncio.timeout(EXCHANGE_SECONDS):
                 head, body = await self._exchange(path, headers, method)
@@ -78,11 +77,11 @@ class MetadataClient:
         except (OSError, EOFError) as error:
             raise self._fail(path, str(error) or type(error).__name__) from error
         if is_optional and head.status == _NOT_FOUND:
-            return head, ""
+            return ""
         if head.status != 200:
             raise self._fail(path, f"status {head.status}")
         try:
-            return head, body.decode().strip()
+            return body.decode().strip()
         except UnicodeDecodeError as error:
             raise self._refuse(path, "its answer is not UTF-8") from error
 
