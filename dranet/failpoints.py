@@ -23,7 +23,6 @@ class Failpoint(StrEnum):
     """The journal has the profiles that the provider is about to be asked for."""
     PREPARE_PROFILE_OBTAINED = "prepare:profile-obtained"
     """The provider has given the profiles of a claim, of which no record exists yet."""
-    """The provider has answered with the profiles of a claim, of which no record exists yet."""
     PREPARE_LEASE_TAKEN = "prepare:lease-taken"
     """A DHCP server has granted an address that no record contains yet."""
     PREPARE_ADDRESS_NOTED = "prepare:address-noted"

@@ -48,7 +48,15 @@ class Parser(argparse.ArgumentParser):
         if not argument.startswith("-"):
             return f"unexpected argument {argument!r}"
         name = argument.partition("=")[0]
-        return f"unknown option {name}{suggest(name, self._option_string_actions)}"
+        hint = suggest(name, self._list_own_options()) or suggest(name, self._option_string_actions)
+        return f"unknown option {name}{hint}"
+
+    def _list_own_options(self) -> list[str]:
+        """Without the settings, which are rarely meant."""
+        from dranet.view.options import SETTINGS_GROUP
+
+        own = (a for a in self._actions if getattr(a.container, "title", None) != SETTINGS_GROUP)
+        return [name for action in own for name in action.option_strings]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices

@@ -92,7 +92,7 @@ class DriverProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={key: value for key, value in os.environ.items() if not key.startswith("DRANET_")},
+                env=_build_environment(),
             )
 
     async def check_ready(self) -> str:
@@ -103,7 +103,9 @@ class DriverProcess:
         """
         if not self.is_running:
             raise DriverFailed(
-                "the driver ended by itself" if self._was_started else "the driver was not started"
+                f"the driver ended by itself, exit code {self.exit_code}"
+                if self._was_started
+                else "the driver was not started"
             )
         ready, answer = await _fetch_readiness(self._probe_address, self._tls)
         if not ready:
@@ -162,6 +164,12 @@ class DriverProcess:
                 f"the driver did not end within {timeout_seconds:g} s of {number.name}"
             ) from error
         return DriverExit(code, self.log_file.read_text(errors="replace"))
+
+
+def _build_environment() -> dict[str, str]:
+    """Without settings of the driver; a crash of native code leaves its stack in the log."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("DRANET_")}
+    return {**inherited, "PYTHONFAULTHANDLER": "1"}
 
 
 def _trust_any_certificate() -> ssl.SSLContext:

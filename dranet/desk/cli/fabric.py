@@ -37,9 +37,9 @@ _OF_NODES = (*_FOR_PEOPLE, "json", "yaml")
 
 _DESCRIPTION = """\
 Show how the nodes of a cluster are cabled, from the ResourceSlices that the
-driver publishes: which leaf switch each NIC is on, which nodes are close to each
-other, and what does not fit. Without LLDP neighbours the hierarchy comes from
-the placement that a cloud reports. Changes nothing.
+driver publishes: which leaf switch each NIC is on, which nodes are close to
+each other, and what does not fit. Without LLDP neighbours the hierarchy comes
+from the placement that a cloud reports. Changes nothing.
 
   dranet fabric
   dranet fabric --node gpu-7

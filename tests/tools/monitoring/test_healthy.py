@@ -44,6 +44,7 @@ GAUGES: dict[str, float] = {
     'dranet_certificate_not_before_timestamp_seconds{setting="metrics_tls_cert"}': -8e6,
     'dranet_certificate_not_after_timestamp_seconds{setting="metrics_tls_cert"}': 2e6,
     "dranet_store_writable": 1,
+    'dranet_webhook_up{url="http://127.0.0.1:8081"}': 1,
     "dranet_store_quarantined_records": 0,
     "dranet_inventory_attributes_file_ok": 1,
     "dranet_inventory_filter_failed_devices": 0,
