@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         """Without the settings, which are rarely meant."""
         from dranet.view.options import SETTINGS_GROUP
 
-        own = (a for a in self._actions if getattr(a.container, "title", None) != SETTINGS_GROUP)
+        own = (one for one in self._actions if _group_title(one) != SETTINGS_GROUP)
         return [name for action in own for name in action.option_strings]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -70,6 +70,11 @@ class Parser(argparse.ArgumentParser):
         """Print the error and where help is, without the usage."""
         print(f"dranet: {message}\nSee '{self.prog} --help' for usage.", file=sys.stderr)
         self.exit(EXIT_BAD_ARGUMENTS)
+
+
+def _group_title(action: argparse.Action) -> str | None:
+    title: str | None = getattr(getattr(action, "container", None), "title", None)
+    return title
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
