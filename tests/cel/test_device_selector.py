@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from time import process_time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from dranet.cel import MAX_EXPRESSION_LENGTH, CelError, Version
 from dranet.cel.values import Semver, parse_quantity
 from dranet.desk.cel import DeviceSelector, DeviceValues
 from dranet.desk.cel.uses import OWN_DOMAIN
+from tests.support.processor_time import measure
 
 ATTRIBUTES: dict[str, Any] = {
     "dra.net/ifName": "eth1",
@@ -208,16 +208,17 @@ def test_a_device_of_which_a_value_is_none_cannot_be_converted() -> None:
         DeviceValues("dra.net", {"firmware": Version("new")})
 
 
-def test_a_thousand_devices_take_less_than_a_second() -> None:
+def test_a_thousand_devices_take_little_time() -> None:
     selector = DeviceSelector.compile(
         'device.driver == "dra.net" && device.attributes["dra.net"].mtu > 1500 '
         '&& device.attributes["dra.net"].firmware.isGreaterThan(semver("1.0.0"))'
     )
-    started = process_time()
 
-    for _ in range(1000):
-        assert selector.matches("dra.net", ATTRIBUTES, CAPACITY)
-    assert process_time() - started < 1
+    def select() -> None:
+        for _ in range(1000):
+            assert selector.matches("dra.net", ATTRIBUTES, CAPACITY)
+
+    assert measure(select) < 150
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import process_time
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from dranet.model.facts import (
     Route,
 )
 from dranet.settings import PublishGpus
+from tests.support.processor_time import measure
 
 
 def link(ifname: str, ifindex: int, **changes: Any) -> Link:
@@ -502,10 +502,12 @@ def test_cards_without_hardware_address_are_no_relatives() -> None:
 
 def test_ten_thousand_default_routes_are_looked_at_once_each() -> None:
     routes = tuple(default(i % 3 + 2, metric=i % 3) for i in range(10_000))
-    started = process_time()
+    node = facts(*(link(f"eth{i}", i + 2) for i in range(3)), routes=routes)
 
-    assert uplink_names(facts(*(link(f"eth{i}", i + 2) for i in range(3)), routes=routes)) == {"eth0"}
-    assert process_time() - started < 1
+    def find_uplinks() -> None:
+        assert uplink_names(node) == {"eth0"}
+
+    assert measure(find_uplinks) < 200
 
 
 def test_what_the_store_cannot_write_down_is_not_offered() -> None:

@@ -9,10 +9,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from dranet.driver.gpus import PATIENCE_SECONDS as PATIENCE_OF_GPUS
 from dranet.driver.reports.reporter import RETRY_SECONDS
 from testbed.containerd.runtime import ContainerdRuntime
 from testbed.runtime.standin import StandInRuntime
-from tests.survival.environment import Stage
+from tests.survival.environment import READY_SECONDS, Stage
 from tests.survival.faults.common import begin, end, wait_log
 from tests.survival.objects import Way
 from tests.survival.verification import PATIENCE_SECONDS
@@ -83,7 +84,7 @@ async def api_server_away(stage: Stage) -> None:
         await asyncio.sleep(AWAY_SECONDS)  # what is done to the driver, not a wait for it
         pid = stage.driver.pid
     await testbed.server.start(port=port)
-    await stage.ensure_driver()
+    await stage.driver.wait_ready(READY_SECONDS + PATIENCE_OF_GPUS)  # as far away as a watch may try next
     assert stage.driver.pid == pid, "it has waited, and not begun anew"
     assert refused, "nobody has asked"
     await stage.wait_running("held")
