@@ -25,6 +25,7 @@ NAMES = (
     "hook",
     "rates",
     "driver",
+    "capabilities",
     "rolling_update",
     "pod_start",
     "runtime_start",

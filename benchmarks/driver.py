@@ -55,7 +55,7 @@ async def _measure() -> list[Result]:
         results = await _measure_starts(testbed)
         await testbed.driver.start()
         await testbed.driver.wait_ready(20)
-        await asyncio.to_thread(_add_links)
+        await asyncio.to_thread(add_links)
         results.append(await _measure_memory(testbed, "no claim yet"))
         results.append(await _measure_prepare(testbed))
         results.append(await _measure_memory(testbed, f"after {PREPARES} claims"))
@@ -149,17 +149,17 @@ async def _measure_memory(testbed: Testbed, state: str) -> Result:
     samples = []
     for _ in range(MEMORY_SAMPLES):
         await asyncio.sleep(0.5)
-        samples.append(_read_rss_mb(testbed.driver.pid))
+        samples.append(read_rss_mb(testbed.driver.pid))
     title = f"memory at idle, {LINKS} links, {state}"
     return Result(title, Series("VmRSS", tuple(samples), unit="MB"), bound=MEMORY_BOUND_MB)
 
 
-def _add_links() -> None:
+def add_links() -> None:
     lines = [f"link add v{number} type veth peer name w{number}" for number in range(LINKS // 2)]
     subprocess.run(("ip", "-batch", "-"), input="\n".join(lines), text=True, check=True)
 
 
-def _read_rss_mb(pid: int) -> float:
+def read_rss_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     match = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
     assert match is not None, "a process without VmRSS is gone"
@@ -167,13 +167,13 @@ def _read_rss_mb(pid: int) -> float:
 
 
 async def _wait_answer(path: str, text: str) -> None:
-    answer = await _get(path)
+    answer = await get(path)
     while text not in answer:
         await asyncio.sleep(0.002)
-        answer = await _get(path)
+        answer = await get(path)
 
 
-async def _get(path: str) -> str:
+async def get(path: str) -> str:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", 9177)
     except OSError:
