@@ -194,6 +194,8 @@ def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
 
 def _bandwidth_to_json(bandwidth: Bandwidth) -> JsonObject:
     """Numbers without a suffix: a server keeps the spelling, and only the value is compared."""
+    if bandwidth.default is None:
+        return {"value": str(bandwidth.total)}
     step = str(BANDWIDTH_STEP)
     limits = {"min": step}
     if bandwidth.total > BANDWIDTH_STEP:  # a step beyond the capacity is invalid, and costs the whole slice
