@@ -163,7 +163,7 @@ def test_bandwidth_has_a_column_where_it_is_counted(tmp_path: Path, capsys: Capt
     held = claim("a", "b", ["port"], consumedCapacity={"dra.net/bandwidth": "20G"})
     objects = [node("a"), node("b"), resource_slice("a", device("nic")), resource_slice("b", port), held]
     _, text, _ = run(capsys, "-f", write(tmp_path, objects))
-    assert [line[24:35].strip() for line in text.splitlines()[:3]] == ["BANDWIDTH", "-", "20/100 Gb/s"], text
+    assert [line[26:37].strip() for line in text.splitlines()[:3]] == ["BANDWIDTH", "-", "20/100 Gb/s"]
 
 
 def test_many_healthy_nodes_are_grouped_and_all_shows_each(tmp_path: Path, capsys: CaptureFixture) -> None:
