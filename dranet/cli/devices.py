@@ -52,8 +52,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=(*_TEXTS, *_DOCUMENTS),
         metavar="FORM",
         default="table",
-        help="table (default); wide: with addresses, state, speed, model, bandwidth; tree: where each sits; json and "
-        "yaml: everything known; slices: the ResourceSlices that dranet run would write",
+        help="table (default); wide: with addresses, state, speed, model, bandwidth; tree: where each sits; "
+        "json and yaml: everything known; slices: the ResourceSlices that dranet run would write",
     )
     parser.add_argument(
         "-a", "--all", action="store_true", help="also list what is not offered, with the reason"

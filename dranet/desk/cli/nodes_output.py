@@ -114,7 +114,9 @@ def _use(uses: Sequence[Use]) -> str:
 def _bandwidth(uses: Sequence[Use]) -> str:
     """``20/100 Gb/s``."""
     found = _sum(uses)
-    return bandwidth_text(Bandwidth(found["offered"], None), found["allocated"]) if found["offered"] else _NONE
+    return (
+        bandwidth_text(Bandwidth(found["offered"], None), found["allocated"]) if found["offered"] else _NONE
+    )
 
 
 def _shorten(node: FleetNode) -> str:

@@ -12,10 +12,10 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.versions import CURRENT, can_convert, convert, is_older
 from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import lint_claim_alignment
+from dranet.desk.lint.capacities import lint_capacities
 from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.parameters import lint_class_config, lint_parameters
 from dranet.desk.lint.pods import find_shared_claims, lint_pod
-from dranet.desk.lint.capacities import lint_capacities
 from dranet.desk.lint.requests import lint_requests
 from dranet.desk.lint.rules import RULES, LintFinding, LintRule, LintSeverity
 from dranet.desk.lint.scope import Key, Sample, Scope, iter_alternatives, read_devices

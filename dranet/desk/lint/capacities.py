@@ -11,7 +11,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.demands import find_matching
 from dranet.desk.lint.rules import LintFinding, show, suggest
-from dranet.desk.lint.scope import Alternative, Sample, Scope, iter_alternatives
+from dranet.desk.lint.scope import Sample, Scope, iter_alternatives
 from dranet.model.attributes import BANDWIDTH, DOMAIN
 
 _HOW_TO_COUNT = "set shared_devices and default_bandwidth, or request a NIC without it"
