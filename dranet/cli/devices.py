@@ -11,7 +11,14 @@ from dranet.errors import SettingsError
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
 from dranet.model.device import Device, DeviceKind
-from dranet.pictures.summary import UNKNOWN, DeviceSummarizer, first_of, nearest_text, summarize
+from dranet.pictures.summary import (
+    UNKNOWN,
+    DeviceSummarizer,
+    bandwidth_text,
+    first_of,
+    nearest_text,
+    summarize,
+)
 from dranet.settings import Settings
 from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document
 from dranet.view.node_view import NodeView, build_slice_objects, describe_devices, to_json, to_yaml
@@ -45,8 +52,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=(*_TEXTS, *_DOCUMENTS),
         metavar="FORM",
         default="table",
-        help="table (default); wide: with addresses, state, speed, model; tree: where each sits; json and "
-        "yaml: everything known; slices: the ResourceSlices that dranet run would write",
+        help="table (default); wide: with addresses, state, speed, model, bandwidth; tree: where each sits; "
+        "json and yaml: everything known; slices: the ResourceSlices that dranet run would write",
     )
     parser.add_argument(
         "-a", "--all", action="store_true", help="also list what is not offered, with the reason"
@@ -110,10 +117,22 @@ def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[
         seen = reader.read(device)
         near = nearest(device, gpus) if device.kind is not DeviceKind.GPU else None
         details = (seen.state, seen.speed, seen.rate, first_of(seen.addresses), seen.sriov, seen.model)
-        return (*_place(device), *details, nearest_text(near))
+        allocated = None if look.allocated is None else look.allocated.get(device.name, 0)
+        return (*_place(device), *details, nearest_text(near), bandwidth_text(device.bandwidth, allocated))
 
-    header = (*_PLACE, "STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL", "NEAREST GPU")
-    return _table(header, cells, shown, screen)
+    header: tuple[str, ...] = (
+        *_PLACE,
+        "STATE",
+        "SPEED",
+        "RATE",
+        "ADDRESS",
+        "SR-IOV",
+        "MODEL",
+        "NEAREST GPU",
+    )
+    if any(decision.device.bandwidth for decision in shown):
+        header = (*header, "BANDWIDTH")
+    return _table(header, lambda device: cells(device)[: len(header)], shown, screen)
 
 
 _PLACE = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT")

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dranet import __version__
 from dranet.cli.linux import require_linux
-from dranet.errors import SettingsError
+from dranet.errors import DranetError, SettingsError
 from dranet.inventory.offer import take_inventory
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
+from dranet.model.plan import sum_bandwidth
 from dranet.settings import Lldp, Settings
 from dranet.terminal import count_of
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
@@ -64,7 +65,26 @@ class Eye:
         SettingsError where the capture cannot be read, and KernelError where netlink failed."""
         facts = self._reader.read(*changes)
         inventory = take_inventory(facts, {}, self._policy)
-        return NodeView(facts, inventory, self._policy, is_capture=self.reads_capture)
+        return NodeView(
+            facts,
+            inventory,
+            self._policy,
+            is_capture=self.reads_capture,
+            allocated=self._read_allocated(),
+        )
+
+    def _read_allocated(self) -> Mapping[str, int] | None:
+        """From the driver's store, which only root may read; a capture has none."""
+        if self._policy.default_bandwidth is None or self.reads_capture:
+            return None
+        from dranet.cli.prepared_claims import read_records
+        from dranet.kernel.sysfs.files import read_boot_id
+
+        try:
+            boot_id = read_boot_id(self.settings.procfs_root)
+            return sum_bandwidth(read_records(self.settings.state_dir, boot_id))
+        except DranetError:
+            return None
 
 
 def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -111,6 +111,17 @@ def look(state_dir: Path, boot_id: str) -> NodeClaims:
             bad.append(UnreadableRecord(claim_uid, row.text, str(error)))
     claims.sort(key=lambda seen: (seen.record.claim.namespace, seen.record.claim.name, seen.record.claim.uid))
     return NodeClaims(tuple(claims), (*aside, *bad))
+
+
+def read_records(state_dir: Path, boot_id: str) -> Iterator[PreparedClaim]:
+    """The readable records of this boot. Raises as :func:`look`."""
+    path = state_dir / "claims"
+    rows, _ = _read_store(path)
+    for claim_uid, row in rows.items():
+        with suppress(RecordError):
+            record = _decode(path, claim_uid, row)
+            if record.boot_id == boot_id:
+                yield record
 
 
 def _read_store(path: Path) -> tuple[Rows, list[UnreadableRecord]]:

@@ -77,12 +77,16 @@ _SAMPLES: Mapping[Feature, JsonObject] = {
     Feature.TAINTS: {"taints": [{"key": "dra.net/probe", "effect": TaintEffect.NO_SCHEDULE.value}]},
     Feature.OBSERVED_TAINTS: {"taints": [{"key": "dra.net/probe", "effect": TaintEffect.NONE.value}]},
     Feature.SHARED_DEVICES: {"allowMultipleAllocations": True},
+    Feature.BANDWIDTH: {
+        "allowMultipleAllocations": True,  # the policy is invalid without it
+        "capacity": {"dra.net/probe": {"value": "1", "requestPolicy": {"default": "1"}}},
+    },
     Feature.LIST_ATTRIBUTES: {"attributes": {"dra.net/probe": {"ints": [0, 1]}}},
     Feature.COUNTERS: {"consumesCounters": [{"counterSet": "probe", "counters": {"probe": {"value": "1"}}}]},
 }
 
 _QUESTIONS = (
-    (Feature.TAINTS, Feature.SHARED_DEVICES, Feature.COUNTERS),
+    (Feature.TAINTS, Feature.SHARED_DEVICES, Feature.BANDWIDTH, Feature.COUNTERS),
     (Feature.OBSERVED_TAINTS,),
     (Feature.LIST_ATTRIBUTES,),
 )

@@ -39,6 +39,7 @@ class Feature(StrEnum):
     TAINTS = "device taints"
     OBSERVED_TAINTS = "device taints with effect None"
     SHARED_DEVICES = "devices for several claims"
+    BANDWIDTH = "the bandwidth of shared devices"
     LIST_ATTRIBUTES = "list attributes"
     COUNTERS = "counters of partitionable devices"
 
@@ -48,10 +49,14 @@ class Feature(StrEnum):
         return _GATES[self]
 
 
+_COUNTED = frozenset({Feature.SHARED_DEVICES, Feature.BANDWIDTH})
+"""Only a shared device has a capacity that is counted."""
+
 _GATES = {
     Feature.TAINTS: "DRADeviceTaints",
     Feature.OBSERVED_TAINTS: "DRADeviceTaints",
     Feature.SHARED_DEVICES: "DRAConsumableCapacity",
+    Feature.BANDWIDTH: "DRAConsumableCapacity",
     Feature.LIST_ATTRIBUTES: "DRAListTypeAttributes",
     Feature.COUNTERS: "DRAPartitionableDevices",
 }
@@ -99,6 +104,8 @@ def _features_of(device: Mapping[str, Any]) -> frozenset[Feature]:
             found.add(Feature.OBSERVED_TAINTS)
     if device.get("allowMultipleAllocations"):
         found.add(Feature.SHARED_DEVICES)
+    if _counts_bandwidth(device):
+        found.add(Feature.BANDWIDTH)
     if device.get("consumesCounters") or is_counter_set(device):
         found.add(Feature.COUNTERS)
     if any(_is_list(value) for value in (device.get("attributes") or {}).values()):
@@ -116,7 +123,8 @@ def _strip(device: DeviceJson, features: Collection[Feature]) -> DeviceJson:
         stripped.pop("consumesCounters", None)
     if Feature.SHARED_DEVICES in features:
         stripped.pop("allowMultipleAllocations", None)
-        stripped.pop("capacity", None)  # a request would only be compared with it
+    if not _COUNTED.isdisjoint(features) and _counts_bandwidth(device):
+        stripped.pop("capacity")  # unshared, a request would only be compared with it
     if Feature.LIST_ATTRIBUTES in features and "attributes" in stripped:
         stripped["attributes"] = _without_lists(stripped["attributes"])
     return {key: value for key, value in stripped.items() if value not in ([], {})}
@@ -130,6 +138,11 @@ def _without_lists(attributes: JsonObject) -> JsonObject:
         elif name in LIST_FORMS:
             kept[name] = {_LIST_KINDS[kind]: items[0] for kind, items in value.items()}
     return kept
+
+
+def _counts_bandwidth(device: Mapping[str, Any]) -> bool:
+    """Whether the scheduler counts what claims take of a capacity, which has a ``requestPolicy`` then."""
+    return any("requestPolicy" in capacity for capacity in (device.get("capacity") or {}).values())
 
 
 def _is_list(attribute: Mapping[str, Any]) -> bool:
@@ -181,6 +194,8 @@ def device_to_json(device: Device, taints: Sequence[Taint] = ()) -> DeviceJson:
 
 def _bandwidth_to_json(bandwidth: Bandwidth) -> JsonObject:
     """Numbers without a suffix: a server keeps the spelling, and only the value is compared."""
+    if bandwidth.default is None:
+        return {"value": str(bandwidth.total)}
     step = str(BANDWIDTH_STEP)
     limits = {"min": step}
     if bandwidth.total > BANDWIDTH_STEP:  # a step beyond the capacity is invalid, and costs the whole slice

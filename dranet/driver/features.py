@@ -46,8 +46,8 @@ from dranet.settings import HealthTaints, PublishGpus, Settings
 _MATTERS: Mapping[Feature, str] = {
     Feature.TAINTS: "the scheduler goes on giving out a NIC whose link is down",
     Feature.OBSERVED_TAINTS: "a trial of health taints (effect None) shows nothing",
-    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it, and no "
-    "bandwidth is counted",
+    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it",
+    Feature.BANDWIDTH: "default_bandwidth has no effect: no bandwidth is counted, and no share is limited",
     Feature.LIST_ATTRIBUTES: "resource.kubernetes.io/numaNode is one number and cannot match a list",
     Feature.COUNTERS: "the scheduler gives out a physical function while pods have its virtual functions; "
     "the driver refuses the later claim",
@@ -56,6 +56,7 @@ _SETTINGS: Mapping[Feature, str] = {
     Feature.TAINTS: "--health-taints=off",
     Feature.OBSERVED_TAINTS: "--health-taints=NoSchedule",
     Feature.SHARED_DEVICES: "an empty --shared-devices",
+    Feature.BANDWIDTH: "no --default-bandwidth",
     Feature.LIST_ATTRIBUTES: "--list-attributes=false",
     Feature.COUNTERS: "a --filter that offers the virtual functions only",
 }
@@ -93,6 +94,7 @@ def find_wanted(settings: Settings) -> frozenset[Feature]:
         Feature.TAINTS: settings.health_taints is not HealthTaints.OFF,
         Feature.OBSERVED_TAINTS: settings.health_taints is HealthTaints.NONE,
         Feature.SHARED_DEVICES: bool(settings.shared_devices),
+        Feature.BANDWIDTH: bool(settings.shared_devices) and settings.default_bandwidth is not None,
         Feature.LIST_ATTRIBUTES: settings.list_attributes,
         Feature.COUNTERS: settings.virtual_functions_file is not None,
     }

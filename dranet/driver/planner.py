@@ -310,7 +310,8 @@ class Planner:
         exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
         plan = self._plan_device(claim, decoded, obtained, exclusive, rules)
         rdma, workload = self._plan_rdma(decoded, exclusive), plan_workload(decoded.config)
-        return replace(prepared, plan=plan, rdma=rdma, workload=workload)
+        fixed = device.bandwidth.total if device.bandwidth is not None and not device.shared else None
+        return replace(prepared, plan=plan, rdma=rdma, workload=workload, bandwidth=result.bandwidth or fixed)
 
     def _plan_device(
         self,

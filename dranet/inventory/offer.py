@@ -22,7 +22,7 @@ from dranet.inventory.build import PAIR_KINDS, bare_device, build_devices, infra
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, DeviceFilter, Policy, RuleResult
 from dranet.inventory.provided import add_provided
 from dranet.inventory.topology import LinkDependencies, carrier, find_link_dependencies
-from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, LINK_SPEED, NOT_TEXT, PARENT, RDMA_DEVICE
+from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
 from dranet.model.device import Bandwidth, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 from dranet.model.uplinks import has_local_parent
@@ -307,11 +307,7 @@ def _find_bandwidth(device: Device, policy: Policy) -> Bandwidth | None:
     """``None`` also for a port whose speed was not known since the driver started, and is not assumed."""
     if not device.shared or policy.default_bandwidth is None:
         return None
-    speed = device.attributes.get(LINK_SPEED.qualified)
-    if isinstance(speed, int) and speed > 0:
-        policy.speeds[device.name] = speed
-    known = policy.speeds.get(device.name, 0) * 1_000_000
-    total = known or policy.assumed_bandwidth or 0
+    total = policy.find_port_rate(device)
     return Bandwidth(total, min(policy.default_bandwidth, total)) if total else None
 
 
@@ -525,4 +521,4 @@ def take_inventory(
     devices = add_provided(build_devices(facts, held, policy), facts, held)
     decisions = decide(devices, facts, policy, held.keys(), served)
     rules = policy.virtual_functions
-    return decisions if rules is None else rules.share_counters(decisions)
+    return decisions if rules is None else rules.count_bandwidth(rules.share_counters(decisions), policy)

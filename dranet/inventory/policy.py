@@ -9,8 +9,14 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
-from dranet.model.device import AttributeValue, Device
+from dranet.model.attributes import (
+    DOMAIN,
+    LINK_SPEED,
+    MAX_NAME_LENGTH,
+    is_attribute_name,
+    is_qualified_name,
+)
+from dranet.model.device import MEGABIT, AttributeValue, Device
 from dranet.settings import PublishGpus
 
 GUARANTEED_OWN_ATTRIBUTES = 5
@@ -39,6 +45,9 @@ class VirtualFunctionRules(Protocol):
 
     def share_counters(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
         """Offer a physical function with a rule and its virtual functions as one device in parts."""
+
+    def count_bandwidth(self, decisions: Sequence[Decision], policy: Policy) -> tuple[Decision, ...]:
+        """Give virtual functions the rate of their rule as capacity, where the port carries all of them."""
 
 
 class Policy(Struct, frozen=True, dict=True):
@@ -74,6 +83,13 @@ class Policy(Struct, frozen=True, dict=True):
         """Mbit/s at which the link of a device was last up, by device name. A cable that is pulled must not
         take away a capacity that claims have."""
         return {}
+
+    def find_port_rate(self, device: Device) -> int | None:
+        """Bits per second of the device's port when its link was last up, else what is assumed of it."""
+        speed = device.attributes.get(LINK_SPEED.qualified)
+        if isinstance(speed, int) and speed > 0:
+            self.speeds[device.name] = speed
+        return self.speeds.get(device.name, 0) * MEGABIT or self.assumed_bandwidth
 
     @cached_property
     def judged(self) -> dict[str, tuple[Device, Decision]]:

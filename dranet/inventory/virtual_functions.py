@@ -4,7 +4,7 @@ defaults. Pure: facts and rules -> what to do for each physical function, and wh
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 
@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from dranet.cel import CelError, DeviceExpression
 from dranet.errors import Reason
-from dranet.inventory.policy import Decision
+from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.topology import find_link_dependencies
-from dranet.model.device import CounterUse, Device, DeviceKind
+from dranet.model.attributes import BANDWIDTH
+from dranet.model.device import MEGABIT, Bandwidth, CounterUse, Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.parameters.interface import VfConfig
 from dranet.model.parameters.part import AfterValidator, Entries, Field, Part, ValidationError
@@ -111,6 +112,45 @@ class VfRules(Struct, frozen=True):
         return tuple(
             replace(d, device=replace(d.device, counters=uses.get(d.device.name))) for d in decisions
         )
+
+    def count_bandwidth(self, decisions: Sequence[Decision], policy: Policy) -> tuple[Decision, ...]:
+        """While bandwidth is counted, a virtual function has the rate that its rule limits it to as capacity.
+        Where the port does not carry all of them at that rate, none has: it could not be kept."""
+        if policy.default_bandwidth is None:
+            return tuple(decisions)
+        numbers = Counter(d.device.physical_function for d in decisions)
+        rates: dict[str, int] = {}
+        overcommitted: dict[str, str] = {}
+        for device in (d.device for d in decisions if d.device.kind is DeviceKind.NIC):
+            rule = self.find(device, []) if numbers[device.pci_address] and device.pci_address else None
+            if rule is None or not (rate := (rule.wanted.defaults.max_tx_rate or 0) * MEGABIT):
+                continue
+            number = max(rule.wanted.count, numbers[device.pci_address])
+            port = policy.find_port_rate(device)
+            if port is not None and number * rate <= port:
+                rates[device.pci_address] = rate
+            elif port is not None:
+                overcommitted[device.name] = (
+                    f"device {device.name}: {number} virtual functions with a maxTxRate of {rate // MEGABIT} "
+                    f"are more than its port of {port // MEGABIT} Mbit/s: they have no {BANDWIDTH}"
+                )
+        return tuple(_set_bandwidth(d, rates, overcommitted, policy.default_bandwidth) for d in decisions)
+
+
+def _set_bandwidth(
+    decision: Decision, rates: Mapping[str, int], overcommitted: Mapping[str, str], default: int
+) -> Decision:
+    device = decision.device
+    if warning := overcommitted.get(device.name):
+        return replace(decision, warnings=(*decision.warnings, warning))
+    if not device.physical_function:
+        return decision
+    rate = rates.get(device.physical_function)
+    if rate is None:
+        bandwidth = device.bandwidth if device.shared else None
+    else:
+        bandwidth = Bandwidth(rate, min(default, rate) if device.shared else None)
+    return replace(decision, device=replace(device, bandwidth=bandwidth))
 
 
 def parse_vf_rules(data: object, driver: str) -> tuple[VfRules, tuple[VfProblem, ...]]:

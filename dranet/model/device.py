@@ -66,12 +66,16 @@ class NamedRdma(NamedTuple):
     node_guid: str
 
 
+MEGABIT = 1_000_000
+"""In bits per second: the unit of link speeds and of the rates of virtual functions."""
+
+
 class Bandwidth(Struct, frozen=True):
-    """The capacity of a shared device (KEP-5075), in bits per second."""
+    """The capacity of a shared device (KEP-5075) or of a virtual function, in bits per second."""
 
     total: int
-    default: int
-    """What a claim takes that asks for none."""
+    default: int | None
+    """What a claim takes of a shared device if it asks for none; ``None``: each claim has all of it."""
 
 
 class CounterUse(Struct, frozen=True):
@@ -109,7 +113,7 @@ class Device(Struct, frozen=True):
     shared: bool = False
     """Several claims may hold it at once, each with a link on top of it (``allowMultipleAllocations``)."""
     bandwidth: Bandwidth | None = None
-    """What shares of it are counted by."""
+    """What claims can ask for, and shares are counted by."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Attributes (qualified names) that the facts give but that no slice can take, each with the reason."""
     rdma_guid: str = ""

@@ -8,7 +8,8 @@ needs a default, so that the records of an earlier version can still be read, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
@@ -494,6 +495,8 @@ class PreparedDevice(Struct, frozen=True):
     spec has its device nodes."""
     alternative: str = ""
     """The sub-request that won (KEP-4816); empty where the request has none."""
+    bandwidth: int | None = None
+    """Bits per second that the claim has of the device; ``None`` where they are not counted."""
 
     @property
     def is_set_down_early(self) -> bool:
@@ -509,6 +512,14 @@ class PreparedDevice(Struct, frozen=True):
     def request_reference(self) -> str:
         """The request as the allocation names it: ``request`` or ``request/alternative``."""
         return f"{self.request}/{self.alternative}" if self.alternative else self.request
+
+
+def sum_bandwidth(records: Iterable[PreparedClaim]) -> Mapping[str, int]:
+    """Bits per second that claims have, by device."""
+    total: Counter[str] = Counter()
+    for prepared in (device for record in records for device in record.devices):
+        total[prepared.device.name] += prepared.bandwidth or 0
+    return total
 
 
 class RequestMetadata(Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dranet.inventory.policy import Decision
 from dranet.inventory.topology import Nearest, TopologyNode, short_names
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import MEGABIT, Bandwidth, Device, DeviceKind
 from dranet.model.facts import NodeFacts, PciFunction, RdmaDevice, RdmaPort
 from dranet.terminal import count_of
 
@@ -104,6 +104,7 @@ def leaves(node: TopologyNode) -> tuple[Branch, ...]:
 
 
 UNKNOWN = "-"
+GIGABIT = 1000 * MEGABIT
 
 _RATE = re.compile(r"([0-9.]+) Gb/sec(?: \([0-9]+X ([A-Z0-9]+)\))?")
 _BRACKETS = re.compile(r"\[([^\]]+)\]")
@@ -181,6 +182,15 @@ def speed_text(mbps: int | None) -> str:
     if mbps is None:
         return ""
     return f"{mbps / 1000:g} Gb/s" if mbps >= 1000 else f"{mbps} Mb/s"
+
+
+def bandwidth_text(bandwidth: Bandwidth | None, allocated: int | None) -> str:
+    """``20/100 Gb/s``: what claims have of the capacity; ``100 Gb/s`` if that is unknown; empty if it is not
+    counted."""
+    if bandwidth is None:
+        return ""
+    have = "" if allocated is None else f"{allocated / GIGABIT:g}/"
+    return f"{have}{bandwidth.total / GIGABIT:g} Gb/s"
 
 
 def rate_text(rate: str) -> str:

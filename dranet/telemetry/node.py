@@ -123,6 +123,16 @@ class DeviceFamilies:
             "speed_bytes_per_second",
             "Speed of the device's link in bytes per second; absent while it is down",
         )
+        self.device_bandwidth = device(
+            "bandwidth_capacity_bytes_per_second",
+            "[Bandwidth](../guides/bandwidth.md) that claims can have of the device, in bytes per second; "
+            "absent where it is not counted",
+        )
+        self.device_bandwidth_allocated = device(
+            "bandwidth_allocated_bytes_per_second",
+            "Bandwidth that prepared claims have of the device, in bytes per second; absent where it is not "
+            "counted",
+        )
         self.device_mtu = device("mtu_bytes", "MTU of the device's link in bytes")
         self.pauses_received = device(
             "receive_pause_frames_total",

@@ -20,6 +20,10 @@ from dranet.settings import Settings
 
 SHAPING_SETTINGS = (
     "filter",
+    "shared_devices",
+    "default_bandwidth",
+    "assumed_bandwidth",
+    "virtual_functions_file",
     "attributes_file",
     "prefer_attributes",
     "list_attributes",
@@ -41,6 +45,8 @@ SHAPING_SETTINGS = (
 class NodeView(Look, frozen=True):
     policy: Policy
     is_capture: bool = False
+    allocated: Mapping[str, int] | None = None
+    """Bits per second that prepared claims have, by device; ``None`` if it is not known."""
 
     def node_name(self, settings: Settings) -> str:
         """The setting; without it the captured host's name, or this one's."""
@@ -77,6 +83,7 @@ def describe_devices(look: NodeView, shown: Iterable[Decision]) -> list[Document
                 name: list(value) if isinstance(value, tuple) else value
                 for name, value in sorted(decision.device.attributes.items())
             },
+            "bandwidth": _describe_bandwidth(decision.device, look.allocated),
             "attributesLeftOut": dict(fit_attributes(decision.device, look.policy).left_out),
             "physicalFunction": by_address.get(decision.device.physical_function),
             "virtualFunctions": virtual_functions.get(decision.device.pci_address, []),
@@ -84,6 +91,14 @@ def describe_devices(look: NodeView, shown: Iterable[Decision]) -> list[Document
         }
         for decision in shown
     ]
+
+
+def _describe_bandwidth(device: Device, allocated: Mapping[str, int] | None) -> Document | None:
+    """Bits per second."""
+    if device.bandwidth is None:
+        return None
+    have = None if allocated is None else allocated.get(device.name, 0)
+    return {"capacity": device.bandwidth.total, "default": device.bandwidth.default, "allocated": have}
 
 
 def describe(decision: Decision) -> dict[str, Any]:

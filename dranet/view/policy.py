@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -74,9 +74,7 @@ class PolicySource:
             return
         self._stamp = stamp
         try:
-            policy = replace(self._policy, rules=self._read(file))
-            policy.speeds.update(self._policy.speeds)
-            self._policy = policy
+            self._replace(rules=self._read(file))
         except SettingsError as error:
             self.failed_reads += 1
             if str(error) != self.problem:
@@ -92,7 +90,7 @@ class PolicySource:
             return
         self._vf_stamp = stamp
         try:
-            self._policy = replace(self._policy, virtual_functions=self._read_vf_rules(file))
+            self._replace(virtual_functions=self._read_vf_rules(file))
         except SettingsError as error:
             if str(error) != self.vf_problem:
                 log.error("the last good rules for virtual functions stay in force: %s", error)
@@ -100,6 +98,12 @@ class PolicySource:
         else:
             log.info("the file of virtual functions %s has changed and is in force", file)
             self.vf_problem = ""
+
+    def _replace(self, **changes: Any) -> None:
+        """With the speeds that are known: a port whose cable is pulled keeps its capacity."""
+        policy = replace(self._policy, **changes)
+        policy.speeds.update(self._policy.speeds)
+        self._policy = policy
 
     def _read_vf_rules(self, file: Path) -> VfRules:
         rules, self._vf_stamp = read_vf_rules(file, self._driver)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.link import plan_rdma_access
 from dranet.errors import ClaimError, Reason
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Bandwidth, Device, DeviceKind
 from dranet.model.facts import IFA_F_NODAD, Address, CharDevice, Neighbour
 from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
@@ -32,8 +32,10 @@ from dranet.model.plan import (
     SetSysctl,
     SetToken,
     SetUp,
+    SetVf,
     Step,
 )
+from dranet.model.virtual_functions import VfSettings
 
 S = TypeVar("S", bound=Step)
 
@@ -144,6 +146,16 @@ def test_a_virtual_functions_mtu_is_at_most_its_physical_functions() -> None:
         ClaimError, match=r"interface\.mtu: must be at most the 1500 .* 0000:1a:00\.0, not 9000"
     ):
         plan_device(vf, HOST, config, rdma_exclusive=False, physical_function_mtu=1500)
+
+
+@pytest.mark.parametrize(("asked", "rate"), [(5000, 5000), (50_000, 25_000), (0, 25_000)])
+def test_a_virtual_function_never_sends_more_than_it_is_published_with(asked: int, rate: int) -> None:
+    bandwidth = Bandwidth(25 * 10**9, None)
+    vf = replace(NIC, physical_function="0000:1a:00.0", vf_index=1, bandwidth=bandwidth)
+    config = NetworkConfig.model_validate({"interface": {"vf": {"vlan": 100, "maxTxRate": asked}}})
+    made = plan_device(vf, HOST, config, rdma_exclusive=False, vf=VfSettings())
+    (step,) = of(SetVf, made)
+    assert step.settings == VfSettings(vlan=100, max_tx_rate=rate)
 
 
 # --- VRF -----------------------------------------------------------------------------------------------

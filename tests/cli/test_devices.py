@@ -136,6 +136,24 @@ def test_wide_adds_state_speed_address_sriov_model_and_the_nearest_gpu(dranet: D
     assert cells["ens1f0v0"].startswith("down     -         -")
 
 
+COUNTING = (
+    "--shared-devices",
+    'device.attributes["dra.net"].?ifName.orValue("") == "rail0"',
+    "--default-bandwidth",
+    "1G",
+)
+
+
+def test_wide_and_the_document_have_the_bandwidth_that_is_counted(dranet: Dranet, small: str) -> None:
+    rows = dranet("devices", "--facts", small, "-o", "wide", *COUNTING).stdout.splitlines()
+    assert rows[0].endswith("NEAREST GPU           BANDWIDTH")
+    assert [row.endswith("400 Gb/s") for row in rows[1:4]] == [True, False, False]
+    found = json.loads(dranet("devices", "--facts", small, "-o", "json", *COUNTING).stdout)
+    assert {one["ifName"]: one["bandwidth"] for one in found if one["bandwidth"]} == {
+        "rail0": {"capacity": 400 * 10**9, "default": 10**9, "allocated": None}
+    }
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("form", ["table", "wide", "tree"])
 def test_no_line_is_wider_than_the_terminal(dranet: Dranet, small: str, columns: int, form: str) -> None:

@@ -12,7 +12,7 @@ from dranet.cluster.client import ApiClient, Backoff, JsonObject
 from dranet.cluster.slices import PublishListeners, PublishTiming, SlicePublisher
 from dranet.cluster.transport import access_from_url
 from dranet.errors import Reason
-from dranet.model.device import AttributeValue, Device, DeviceKind, Taint
+from dranet.model.device import AttributeValue, Bandwidth, Device, DeviceKind, Taint
 from testbed.apiserver.server import ApiServer
 from tests.support.waiting import until
 
@@ -58,7 +58,14 @@ class CountingClient(ApiClient):
         )
 
 
-def device(name: str, mtu: int = 1500, *, numa: tuple[int, ...] = (), shared: bool = False) -> Device:
+def device(
+    name: str,
+    mtu: int = 1500,
+    *,
+    numa: tuple[int, ...] = (),
+    shared: bool = False,
+    bandwidth: Bandwidth | None = None,
+) -> Device:
     attributes: dict[str, AttributeValue] = {
         "dra.net/mtu": mtu,
         "dra.net/rdma": False,
@@ -66,7 +73,7 @@ def device(name: str, mtu: int = 1500, *, numa: tuple[int, ...] = (), shared: bo
     }
     if numa:
         attributes["resource.kubernetes.io/numaNode"] = numa
-    return Device(name, DeviceKind.NIC, attributes, shared=shared)
+    return Device(name, DeviceKind.NIC, attributes, shared=shared, bandwidth=bandwidth)
 
 
 def pages(*names: Sequence[str], mtu: int = 1500) -> list[list[Device]]:

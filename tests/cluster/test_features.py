@@ -39,7 +39,7 @@ async def connected(server: ApiServer) -> AsyncIterator[ApiClient]:
 
 
 def supports(features: ApiCapabilities) -> tuple[Support, ...]:
-    """Taints, those with effect None, shared devices, lists, counters."""
+    """Taints, those with effect None, shared devices, their bandwidth, lists, counters."""
     return tuple(finding.support for finding in features)
 
 
@@ -47,17 +47,17 @@ def supports(features: ApiCapabilities) -> tuple[Support, ...]:
 @pytest.mark.parametrize(
     ("version", "gates", "expected"),
     [
-        ("1.34", {}, (DROPPED, DROPPED, DROPPED, REFUSED, DROPPED)),
-        ("1.34", {"DRADeviceTaints": True}, (KEPT, REFUSED, DROPPED, REFUSED, DROPPED)),
+        ("1.34", {}, (DROPPED, DROPPED, DROPPED, DROPPED, REFUSED, DROPPED)),
+        ("1.34", {"DRADeviceTaints": True}, (KEPT, REFUSED, DROPPED, DROPPED, REFUSED, DROPPED)),
         (
             "1.35",
             {"DRADeviceTaints": True, "DRAConsumableCapacity": True},
-            (KEPT, KEPT, KEPT, REFUSED, DROPPED),
+            (KEPT, KEPT, KEPT, KEPT, REFUSED, DROPPED),
         ),
-        ("1.35", {"DRAPartitionableDevices": True}, (DROPPED, DROPPED, DROPPED, REFUSED, KEPT)),
-        ("1.36", {}, (KEPT, KEPT, KEPT, REFUSED, KEPT)),
-        ("1.36", {"DRADeviceTaints": False}, (DROPPED, DROPPED, KEPT, REFUSED, KEPT)),
-        ("1.37", {"DRAListTypeAttributes": True}, (KEPT, KEPT, KEPT, KEPT, KEPT)),
+        ("1.35", {"DRAPartitionableDevices": True}, (DROPPED, DROPPED, DROPPED, DROPPED, REFUSED, KEPT)),
+        ("1.36", {}, (KEPT, KEPT, KEPT, KEPT, REFUSED, KEPT)),
+        ("1.36", {"DRADeviceTaints": False}, (DROPPED, DROPPED, KEPT, KEPT, REFUSED, KEPT)),
+        ("1.37", {"DRAListTypeAttributes": True}, (KEPT, KEPT, KEPT, KEPT, KEPT, KEPT)),
     ],
 )
 async def test_each_field_is_found_kept_dropped_or_refused_and_nothing_is_stored(
@@ -77,6 +77,7 @@ def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
         ("DRADeviceTaints", True),
         ("DRADeviceTaints", True),  # unknown: a write will tell
         ("DRAConsumableCapacity", False),
+        ("DRAConsumableCapacity", True),
         ("DRAListTypeAttributes", True),
         ("DRAPartitionableDevices", True),
     ]
@@ -86,8 +87,8 @@ def test_the_findings_name_the_gates_and_say_what_may_be_sent() -> None:
 @pytest.mark.socket
 async def test_fields_that_are_refused_together_are_asked_alone(server: ApiServer, client: ApiClient) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, 422)
-    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, REFUSED, KEPT)
-    assert len(server.requests) == 6
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (KEPT, KEPT, KEPT, KEPT, REFUSED, KEPT)
+    assert len(server.requests) == 7
 
 
 @pytest.mark.socket
@@ -96,7 +97,7 @@ async def test_a_cluster_that_refuses_every_dry_run_says_nothing_of_the_fields(
 ) -> None:
     """An admission policy answers 422 as well."""
     server.fail_next("POST", paths.RESOURCE_SLICES, 422, count=100)
-    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 5
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 6
 
 
 @pytest.mark.socket
@@ -105,7 +106,7 @@ async def test_a_webhook_that_knows_or_permits_no_dry_run_leaves_it_unknown(
     server: ApiServer, client: ApiClient, status: int
 ) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, status, count=100)
-    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 5
+    assert supports(await ask_capabilities(client, DRIVER, NODE)) == (UNKNOWN,) * 6
 
 
 @pytest.mark.socket

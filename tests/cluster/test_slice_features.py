@@ -14,7 +14,7 @@ from dranet.cluster.client import Backoff, JsonObject
 from dranet.cluster.slice_plan import Feature
 from dranet.cluster.slices import PublishListeners
 from dranet.errors import Reason
-from dranet.model.device import Taint, TaintEffect
+from dranet.model.device import Bandwidth, Taint, TaintEffect
 from dranet.telemetry import Metrics
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer
@@ -135,6 +135,36 @@ async def test_the_driver_can_tell_that_a_device_is_not_shared_for_the_cluster()
         await publish(publisher, RICH)
         assert publisher.features is not None
         assert publisher.features[Feature.SHARED_DEVICES] is Support.DROPPED
+
+
+async def test_a_cluster_that_counts_no_bandwidth_gets_none_and_the_log_and_the_metric_say_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metrics = Metrics()
+    listeners = PublishListeners(missing=metrics.slices.show_missing)
+    port = [[device("a", shared=True, bandwidth=Bandwidth(10**11, 10**9))]]
+    async with cluster("1.36", DRAConsumableCapacity=False) as (server, own):
+        publisher = build_publisher(own, listeners=listeners)
+        async with running(publisher):
+            await publish(publisher, port)
+            assert publisher.features is not None
+            assert publisher.features[Feature.BANDWIDTH] is Support.DROPPED
+        assert "capacity" not in held_devices(server)[0]
+        assert own.writes == {"create": 1}
+    (told,) = [text for text in warnings(caplog) if "bandwidth" in text]
+    assert "without the bandwidth of shared devices" in told
+    assert "DRAConsumableCapacity" in told
+    shown = metrics.render().decode()
+    assert 'dranet_slice_fields_missing{gate="DRAConsumableCapacity"} 1.0' in shown
+
+
+async def test_a_cluster_that_counts_bandwidth_gets_it_in_the_first_write() -> None:
+    port = [[device("a", shared=True, bandwidth=Bandwidth(10**11, 10**9))]]
+    async with cluster("1.36") as (server, own), running(build_publisher(own)) as publisher:
+        await publish(publisher, port)
+        (capacity,) = held_devices(server)[0]["capacity"].values()
+        assert capacity["requestPolicy"]["default"] == "1G"
+        assert own.writes == {"create": 1}
 
 
 # Taints.

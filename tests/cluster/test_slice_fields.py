@@ -23,6 +23,7 @@ EVERYTHING: JsonObject = {
         "dra.net/mtu": {"int": 1500},
     },
     "allowMultipleAllocations": True,
+    "capacity": {"dra.net/bandwidth": {"value": "10", "requestPolicy": {"default": "1"}}},
     "taints": [HARD, SOFT],
     "consumesCounters": [{"counterSet": "port", "counters": {"parts": {"value": "1"}}}],
 }
@@ -38,7 +39,7 @@ def test_a_device_with_every_field_has_every_feature_and_a_plain_one_has_none() 
     [
         (Feature.TAINTS, "taints", None),
         (Feature.OBSERVED_TAINTS, "taints", [HARD]),
-        (Feature.SHARED_DEVICES, "allowMultipleAllocations", None),
+        (Feature.BANDWIDTH, "capacity", None),
         (Feature.COUNTERS, "consumesCounters", None),
         (Feature.LIST_ATTRIBUTES, "attributes", {NUMA: {"int": 1}, "dra.net/mtu": {"int": 1500}}),
     ],
@@ -51,6 +52,13 @@ def test_without_a_feature_its_field_is_gone_and_the_others_stay(
     assert {key: value for key, value in stripped.items() if key != field} == {
         key: value for key, value in EVERYTHING.items() if key != field
     }
+
+
+def test_without_shared_devices_the_capacity_that_they_share_is_gone_and_one_that_is_fixed_stays() -> None:
+    (stripped,) = withhold((EVERYTHING,), [Feature.SHARED_DEVICES])
+    assert not {"allowMultipleAllocations", "capacity"} & stripped.keys()
+    fixed = {"name": "vf", "capacity": {"dra.net/bandwidth": {"value": "10"}}}
+    assert withhold((fixed,), list(Feature)) == (fixed,)
 
 
 def test_a_page_that_has_none_of_the_fields_is_the_same_object() -> None:
@@ -68,6 +76,7 @@ def test_what_is_withheld_is_not_there_and_what_a_server_dropped_is_found(featur
     sent = ({"name": "z"}, EVERYTHING)
     stored = withhold(sent, features)
     also = {Feature.OBSERVED_TAINTS} if Feature.TAINTS in features else set()
+    also |= {Feature.BANDWIDTH} if Feature.SHARED_DEVICES in features else set()
     assert find_features(stored) == set(Feature) - features - also
     assert find_lost(sent, stored) == features | also
 

@@ -83,6 +83,7 @@ def test_each_field_that_is_wanted_and_lost_says_why_and_what_to_do(feature: Fea
     wanting = Settings(
         list_attributes=True,
         shared_devices="true",
+        default_bandwidth=10**9,
         health_taints=HealthTaints.NONE,
         node_name="n",
         virtual_functions_file=Path("/etc/dranet/virtual-functions.yaml"),

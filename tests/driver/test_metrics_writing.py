@@ -12,6 +12,7 @@ from dranet.kernel.attachment.traffic import ifb_name
 from dranet.kernel.counters import PORT_COUNTERS, CountedLink, PortReading, Traffic
 from dranet.kernel.netlink.tc import Pauses
 from dranet.model.attributes import RAIL
+from dranet.model.device import Bandwidth
 from dranet.model.facts import Distance, Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
@@ -194,6 +195,7 @@ def test_every_declared_series_of_devices_and_pods_can_be_shown_and_no_other() -
     node.healthy, node.faults = {"net-0": False}, {"net-0": ("link-down",)}
     node.pcie = {"net-0": PcieLink(16.0, 8, 32.0, 16, 32.0, 16)}
     limit_rate(node, "worker", egress=True)
+    node.devices = [replace(node.devices[0], bandwidth=Bandwidth(8, 8)), *node.devices[1:]]
     port = PortReading(1, "ACTIVE", "400 Gb/sec (4X NDR)", dict.fromkeys(PORT_COUNTERS, 1))
     readings = Readings(
         traffic={HOST: {40: TRAFFIC}, "uid-worker": {7: TRAFFIC}},
@@ -227,6 +229,29 @@ def limit_rate(node: Node, pod: str, *, egress: bool = False, ingress: bool = Fa
     plan = replace(prepared.plan, steps=(*prepared.plan.steps, step))
     devices = (replace(prepared, plan=plan), *record.devices[1:])
     node.records[position] = replace(record, devices=devices)
+
+
+def take_bandwidth(node: Node, pod: str, bits: int) -> None:
+    """The first device of the pod has so much."""
+    (position,) = [n for n, record in enumerate(node.records) if record.pod.name == pod]
+    first, *others = node.records[position].devices
+    devices = (replace(first, bandwidth=bits), *others)
+    node.records[position] = replace(node.records[position], devices=devices)
+
+
+def test_bandwidth_is_told_of_devices_that_have_it_and_adds_up_over_claims() -> None:
+    port = replace(nic(0), shared=True, bandwidth=Bandwidth(100 * 10**9, 10**9))
+    node = Node([port, replace(nic(1), bandwidth=Bandwidth(8 * 10**9, None)), nic(2)])
+    for name in ("first", "second"):
+        node.add_pod(name, [port], shared=True)
+        take_bandwidth(node, name, 10**9)
+    shown = show(node, Readings())
+    capacity, allocated = (
+        {dict(one)["device"]: value for one, value in shown[f"dranet_device_bandwidth_{name}"].items()}
+        for name in ("capacity_bytes_per_second", "allocated_bytes_per_second")
+    )
+    assert capacity == {"net-0": 12_500_000_000, "net-1": 1_000_000_000}
+    assert allocated == {"net-0": 250_000_000, "net-1": 0}
 
 
 def test_what_rate_limits_drop_is_told_by_direction() -> None:

@@ -16,7 +16,7 @@ from dranet.driver.node_reader import NodeReader
 from dranet.driver.planner import Lookups, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
-from dranet.model.device import CounterUse, Device, DeviceKind
+from dranet.model.device import Bandwidth, CounterUse, Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import (
     AddAddress,
@@ -24,6 +24,7 @@ from dranet.model.plan import (
     CreateLink,
     DhcpLease,
     IpoibState,
+    LimitRate,
     LinkState,
     MoveLink,
     MoveRdma,
@@ -353,6 +354,20 @@ def test_shares_of_a_device_go_to_several_pods(bench: Bench) -> None:
         (device,) = bench.plan(share(uid, type="macvlan")).devices
         assert device.share_id == f"share-{uid}"
     assert bench.refusal(a_claim("whole", result("eth-1"), pod="other")).reason is Reason.DEVICE_BUSY
+
+
+def test_what_the_allocation_took_is_recorded_and_a_function_has_all_of_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = result("eth-1", share_id="s", bandwidth=10**9)
+    (device,) = bench.plan(a_claim("a", taken, interface={"type": "macvlan"})).devices
+    assert device.bandwidth == 10**9
+    function = replace(DEVICES["rail-0"], bandwidth=Bandwidth(25 * 10**9, None))
+    monkeypatch.setitem(DEVICES, "rail-0", function)
+    (device,) = bench.plan(a_claim("b", result("rail-0"), pod="pod-b")).devices
+    assert device.bandwidth == 25 * 10**9
+    assert device.plan is not None
+    assert not any(isinstance(step, LimitRate) for step in device.plan.steps)
 
 
 def test_a_share_cannot_move(bench: Bench) -> None:

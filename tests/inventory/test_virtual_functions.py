@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dranet.cluster.slice_plan import device_to_json
+from dranet.desk.kubeapi.validation_slice import _validate_capacities
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import plan_slices
 from dranet.inventory.virtual_functions import PfTarget, VfRules, parse_vf_rules, plan_virtual_functions
+from dranet.model.device import Bandwidth
 from dranet.model.facts import Address, Link, NodeFacts, PciFunction, Route
 from dranet.model.virtual_functions import VfSettings
 
@@ -175,6 +178,85 @@ def test_without_a_rule_devices_have_no_counters(policy: Policy) -> None:
 def test_functions_of_an_uplink_share_nothing() -> None:
     policy = Policy(virtual_functions=some_rules({"count": 2}))
     assert not any(d.device.counters for d in take_inventory(a_node(2, uplink=True), {}, policy))
+
+
+GIGABIT = 1_000_000_000
+
+
+def offered_bandwidth(facts: NodeFacts, policy: Policy) -> dict[str, Bandwidth | None]:
+    """By link, of the offered devices."""
+    return {d.device.ifname: d.device.bandwidth for d in take_inventory(facts, {}, policy) if d.published}
+
+
+def with_speed(facts: NodeFacts, mbps: int | None) -> NodeFacts:
+    links = [replace(link, speed_mbps=mbps) if link.ifname == "pf0" else link for link in facts.links]
+    return replace(facts, links=tuple(links))
+
+
+def counting(count: int, rate: int) -> Policy:
+    rules = some_rules({"count": count, "defaults": {"maxTxRate": rate}})
+    return Policy(virtual_functions=rules, default_bandwidth=GIGABIT)
+
+
+def test_functions_have_the_rate_of_their_rule_as_capacity_and_keep_it_without_a_cable() -> None:
+    policy = counting(3, 25_000)
+    for speed in (100_000, None):
+        found = offered_bandwidth(with_speed(a_node(3), speed), policy)
+        assert found == {"pf0": None} | dict.fromkeys(
+            ("pf0v0", "pf0v1", "pf0v2"), Bandwidth(25 * GIGABIT, None)
+        )
+
+
+@given(
+    count=st.integers(1, TOTAL), wanted=st.integers(1, TOTAL), rate=st.integers(0, 200_000),
+    speed=st.none() | st.integers(1, 400_000),
+)  # fmt: skip
+def test_the_functions_of_a_port_never_have_more_than_it(
+    count: int, wanted: int, rate: int, speed: int | None
+) -> None:
+    policy = counting(wanted, rate)
+    found = offered_bandwidth(with_speed(a_node(count), speed), policy)
+    known = [one.total for one in found.values() if one is not None]
+    assert sum(known) <= (speed or 0) * 10**6
+    assert len(known) in (0, count)
+    if speed and 0 < rate * max(count, wanted) <= speed:
+        assert len(known) == count
+
+
+def test_a_rule_that_promises_more_than_the_port_is_named_and_promises_nothing() -> None:
+    decisions = take_inventory(with_speed(a_node(4), 100_000), {}, counting(4, 50_000))
+    assert not any(d.device.bandwidth for d in decisions)
+    ((warning,),) = (d.warnings for d in decisions if d.warnings)
+    assert "4 virtual functions with a maxTxRate of 50000 are more than its port of 100000 Mbit/s" in warning
+
+
+def test_a_shared_function_is_counted_by_its_rate_and_not_by_the_speed_of_the_port() -> None:
+    policy = replace(counting(2, 500), shared=Everything())
+    found = offered_bandwidth(with_speed(a_node(2), 100_000), replace(policy, assumed_bandwidth=GIGABIT))
+    assert found["pf0v0"] == Bandwidth(GIGABIT // 2, GIGABIT // 2)
+    assert found["pf0"] == Bandwidth(100 * GIGABIT, GIGABIT)
+
+
+class Everything:
+    def matches(self, _: object) -> bool:
+        return True
+
+
+def test_the_capacity_of_a_function_has_no_policy_and_is_valid() -> None:
+    policy = counting(1, 25_000)
+    decisions = take_inventory(with_speed(a_node(1), 100_000), {}, policy)
+    bodies = [device_to_json(d.device) for d in decisions if d.device.bandwidth]
+    assert [body["capacity"] for body in bodies] == [{"dra.net/bandwidth": {"value": "25000000000"}}]
+    assert not list(_validate_capacities("capacity", bodies[0]["capacity"], shared=False))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [replace(counting(2, 10_000), default_bandwidth=None), counting(2, 0), Policy(default_bandwidth=GIGABIT)],
+    ids=["not counted", "not limited", "no rule"],
+)
+def test_nothing_is_promised_where_nothing_is_counted_or_limited(policy: Policy) -> None:
+    assert not any(offered_bandwidth(with_speed(a_node(2), 100_000), policy).values())
 
 
 SETTINGS = st.builds(

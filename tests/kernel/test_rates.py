@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.claims.plan.device import plan_device
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment import traffic
 from dranet.kernel.attachment.links import open_pod_side
+from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.attachment.traffic import (
     PacketSizes,
     choose_bucket,
@@ -31,10 +33,13 @@ from dranet.kernel.attachment.traffic import (
 from dranet.kernel.netlink import tc as tc_messages
 from dranet.kernel.netlink.socket import Request
 from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
+from dranet.model.device import Device, DeviceKind
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.part import ValidationError, build_decoder
 from dranet.model.parameters.values import Ifname
 from dranet.model.plan import LimitRate
 from tests.kernel.loaded import ifindex_of, tc
+from tests.kernel.plans import attach_from
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until
 
@@ -407,3 +412,40 @@ def test_a_second_of_traffic_has_the_rate_that_was_asked_for(nic: Nic, direction
 
     with flow(*ends):
         wait_until(passes_as_much, f"a second within 10 % of {rate} bit/s", 20)
+
+
+@pytest.mark.kernel
+def test_the_shares_of_a_nic_send_what_their_claims_took_and_together_no_more(
+    node: Namespace, fabric: Namespace, make_namespace: Callable[..., Namespace]
+) -> None:
+    """From the allocation to the port: two pods, each with a macvlan on the NIC and always something to send.
+    Counted by the far end of the port, which knows nothing of limits."""
+    node.ip("link", "add", "port", "type", "veth", "peer", "name", "far", "netns", fabric.name)
+    node.ip("link", "set", "port", "up")
+    fabric.ip_lines("addr add 198.51.100.2/24 dev far\nlink set far up\n")
+    nic = Device("nic", DeviceKind.NIC, ifname="port", shared=True)
+    pods = [make_namespace(), make_namespace()]
+    for number, (pod, taken) in enumerate(zip(pods, (20 * M, 10 * M), strict=True)):
+        address = f"198.51.100.{10 + number}/24"
+        config = NetworkConfig.model_validate({"interface": {"type": "macvlan", "addresses": [address]}})
+        parent = node.run(lambda: read_link_state("port"))
+        seed = f"share-{number}"
+        plan = plan_device(nic, parent, config, rdma_exclusive=False, mac_seed=seed, bandwidth=taken)
+        attach_from(node, pod, plan)
+
+    def read_bytes() -> int:
+        (far,) = fabric.read_raw("-s", "link", "show", "dev", "far")
+        return int(far["stats64"]["rx"]["bytes"])
+
+    def passes_as_much() -> bool:
+        start, before = time.monotonic(), read_bytes()
+        wait_until(lambda: time.monotonic() - start > 1, "a second")
+        passed, due = read_bytes() - before, 30 * M / 8 * (time.monotonic() - start)
+        bursts = sum(choose_bucket(rate, None, USUAL).burst_bytes for rate in (20 * M, 10 * M))
+        assert passed <= due + bursts
+        return passed >= 0.9 * due
+
+    with ExitStack() as flows:
+        for pod in pods:
+            flows.enter_context(flow(pod, fabric, "198.51.100.2"))
+        wait_until(passes_as_much, "a second within 10 % of 30 Mbit/s", 20)

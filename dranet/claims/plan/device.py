@@ -47,7 +47,7 @@ from dranet.claims.plan.routing import (
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.claim import NcclSettings, WorkloadSettings
 from dranet.model.cpus import CpuSurroundings, find_local_cpus
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import MEGABIT, Device, DeviceKind
 from dranet.model.ipam import IpamAnswer
 from dranet.model.parameters.network import NcclConfig, NetworkConfig
 from dranet.model.plan import (
@@ -262,9 +262,18 @@ def _check_vf(inputs: PlanInput) -> Iterator[str]:
 
 
 def _plan_vf(inputs: PlanInput) -> Iterator[SetVf]:
-    device, settings = inputs.device, inputs.config.interface.vf.settings
+    device, settings = inputs.device, _limit_vf(inputs)
     if not settings.is_empty and device.vf_index is not None:
         yield SetVf(device.physical_function, device.vf_index, settings)
+
+
+def _limit_vf(inputs: PlanInput) -> VfSettings:
+    """What the config sets; the bandwidth that the device is published with stays its limit."""
+    settings, bandwidth = inputs.config.interface.vf.settings, inputs.device.bandwidth
+    if bandwidth is None or settings.max_tx_rate is None:
+        return settings
+    most = bandwidth.total // MEGABIT
+    return replace(settings, max_tx_rate=min(settings.max_tx_rate or most, most))
 
 
 def _record_vf(inputs: PlanInput) -> VfSettings | None:

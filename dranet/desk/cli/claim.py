@@ -27,6 +27,7 @@ from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import PLACEHOLDER_IMAGE, ClaimRequest
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
+from dranet.setting_values import bit_rate
 from dranet.terminal import PROSE, print_document
 from dranet.view.node_view import NodeView, to_json, to_yaml
 from dranet.view.options import read_settings
@@ -85,7 +86,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write a ResourceClaimTemplate and a pod",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s [--gpus N] [--nics M]\n"
+        usage="%(prog)s [--gpus N] [--nics M | --bandwidth RATE]\n"
         "         [--per-node | --rails | --each-numa]\n"
         "         [-f FILE ...] [--capture CAPTURE ...] [--node NODE ...] [--explain]\n"
         "         [-o yaml|json] [--kubeconfig FILE] [--context NAME] [settings]",
@@ -111,6 +112,12 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--each-numa",
         action="store_true",
         help="M NICs of each NUMA node, for GPUs by a device plugin: they may be on any",
+    )
+    parser.add_argument(
+        "--bandwidth",
+        default="",
+        metavar="RATE",
+        help="a share of a shared NIC with so many bits per second (25G), where the scheduler counts them",
     )
     parser.add_argument(
         "--rdma",
@@ -188,7 +195,7 @@ def run(options: argparse.Namespace) -> int:
     """Read the hardware, choose, print."""
     request = _read_request(options)
     objects = _read_objects(options)
-    hardware = _read_hardware(objects, options.node, request.gpu_part)
+    hardware = _read_hardware(objects, options.node, request)
     is_known = bool(objects.classes) or asks_cluster(options)
     classes = objects.classes if is_known else build_chart_classes(hardware.nic_driver)
     choice = choose_claim(
@@ -220,6 +227,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
             "--gpu-resource does not go with --gpu-class and --gpu-part",
             hint="no claim has the GPUs of a device plugin",
         )
+    bandwidth = _read_bandwidth(options)
     if gpus < 0 or nics < 1:
         raise SettingsError(
             f"--gpus {gpus} --nics {nics}: at least one NIC, and no negative number of GPUs",
@@ -243,7 +251,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
         nics,
         options.per_node,
         options.rails,
-        options.rdma,
+        bool(options.rdma) if bandwidth else options.rdma,
         options.name,
         options.namespace,
         options.gpu_class,
@@ -252,7 +260,24 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
         options.gpu_part,
         options.gpu_resource,
         options.each_numa,
+        bandwidth,
     )
+
+
+def _read_bandwidth(options: argparse.Namespace) -> int:
+    """Bits per second; 0 for whole NICs."""
+    if not options.bandwidth:
+        return 0
+    try:
+        bandwidth = bit_rate(options.bandwidth)
+    except ValueError as error:
+        raise SettingsError(f"--bandwidth {options.bandwidth}: {error}") from None
+    if options.nics not in (None, 1) or options.per_node or options.rails or options.each_numa:
+        raise SettingsError(
+            "--bandwidth is for one share of one NIC: leave --nics, --per-node, --rails and --each-numa out",
+            hint="two requests of a claim could get the same NIC",
+        )
+    return bandwidth or 0
 
 
 def _read_objects(options: argparse.Namespace) -> ClusterObjects:
@@ -263,13 +288,13 @@ def _read_objects(options: argparse.Namespace) -> ClusterObjects:
     return found | load_files(options.file) if options.file else found
 
 
-def _read_hardware(objects: ClusterObjects, only: Sequence[str], gpu_part: str) -> Hardware:
+def _read_hardware(objects: ClusterObjects, only: Sequence[str], request: ClaimRequest) -> Hardware:
     known = {entry["metadata"]["name"] for entry in objects.nodes}
     known |= {entry["spec"].get("nodeName") or "" for entry in objects.slices}
     for name in only:
         if name not in known:
             raise SettingsError(f"--node {name}: no such node", hint=near_names(name, known - {""}))
-    return read_hardware(objects.slices, objects.nodes, only, gpu_part)
+    return read_hardware(objects.slices, objects.nodes, only, request.gpu_part, request.bandwidth)
 
 
 def _list_not_offered(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:

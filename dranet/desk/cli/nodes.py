@@ -50,7 +50,8 @@ problems. Nodes with problems come first. Changes nothing.
 
 _EPILOG = """\
 NICS and GPUS are allocated/offered devices, CLAIMS are attached/allocated. GPUs
-count whichever DRA driver publishes them. More than 40 nodes without a problem
+count whichever DRA driver publishes them. BANDWIDTH is that of shared NICs and
+virtual functions, where it is counted. More than 40 nodes without a problem
 are grouped by their driver's version and devices; --all shows each.
 
 Reads nodes, resourceslices, resourceclaims, pods, and where permitted

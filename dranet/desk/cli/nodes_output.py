@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dranet.desk.fleet.nodes import FleetNode, ProblemSeverity, Use
+from dranet.model.device import Bandwidth
 from dranet.model.status import ConditionType
+from dranet.pictures.summary import bandwidth_text
 from dranet.terminal import PROSE, Screen, count_of, cut, format_table
 
 MOST_ROWS = 40
@@ -24,6 +26,7 @@ _PLURALS = {
     "Event": "events",
 }
 _Row = tuple[str, ...]
+_BANDWIDTH: _Row = ("BANDWIDTH",)
 
 
 def render(
@@ -34,10 +37,12 @@ def render(
     if not nodes:
         yield "no node to show"
     else:
-        header: _Row = ("NODE", "DRIVER", "NICS", "GPUS", "CLAIMS", "MISALIGNED")
+        has_bandwidth = any(node.bandwidth.offered for node in nodes)
+        header: _Row = ("NODE", "DRIVER", "NICS", "GPUS", *(_BANDWIDTH if has_bandwidth else ()))
+        header = (*header, "CLAIMS", "MISALIGNED")
         header = (*header, "POD", "SLICES", "PROBLEMS") if is_wide else (*header, "PROBLEMS")
         groups = [[node] for node in nodes] if shows_all else list(_group(nodes))
-        rows = [_row(group, is_wide=is_wide) for group in groups]
+        rows = [_row(group, is_wide=is_wide, has_bandwidth=has_bandwidth) for group in groups]
         heading, *lines = format_table(header, rows, screen.columns)
         yield from map(screen.bold, heading)
         for group, of_row in zip(groups, lines, strict=True):
@@ -65,13 +70,13 @@ def _group(nodes: Sequence[FleetNode]) -> Iterator[list[FleetNode]]:
         if node.problems:
             yield [node]
         else:
-            healthy[node.version, node.nics.offered, node.gpus.offered].append(node)
+            healthy[node.version, node.nics.offered, node.gpus.offered, node.bandwidth.offered].append(node)
     is_many = sum(map(len, healthy.values())) > MOST_ROWS
     for group in healthy.values():
         yield from [group] if is_many else ([node] for node in group)
 
 
-def _row(group: Sequence[FleetNode], *, is_wide: bool) -> _Row:
+def _row(group: Sequence[FleetNode], *, is_wide: bool, has_bandwidth: bool) -> _Row:
     first = group[0]
     name = first.name if len(group) == 1 else f"{len(group)} like {first.name}"
     misaligned = sum(len(node.misaligned_pods) for node in group)
@@ -82,6 +87,7 @@ def _row(group: Sequence[FleetNode], *, is_wide: bool) -> _Row:
         _driver(first),
         _use([node.nics for node in group]),
         _use([node.gpus for node in group]),
+        *((_bandwidth([node.bandwidth for node in group]),) if has_bandwidth else ()),
         f"{attached}/{claims}" if claims else _NONE,
         str(misaligned or _NONE),
     )
@@ -103,6 +109,14 @@ def _driver(node: FleetNode) -> str:
 def _use(uses: Sequence[Use]) -> str:
     offered = sum(use.offered for use in uses)
     return f"{sum(use.allocated for use in uses)}/{offered}" if offered else _NONE
+
+
+def _bandwidth(uses: Sequence[Use]) -> str:
+    """``20/100 Gb/s``."""
+    found = _sum(uses)
+    return (
+        bandwidth_text(Bandwidth(found["offered"], None), found["allocated"]) if found["offered"] else _NONE
+    )
 
 
 def _shorten(node: FleetNode) -> str:
@@ -142,6 +156,7 @@ def to_document(nodes: Sequence[FleetNode], refused: Sequence[str]) -> dict[str,
             **{f"with{str(s).title()}s": sum(n.severity is s for n in nodes) for s in ProblemSeverity},
             "nics": _sum([node.nics for node in nodes]),
             "gpus": _sum([node.gpus for node in nodes]),
+            "bandwidth": _sum([node.bandwidth for node in nodes]),
             "misalignedPods": sum(len(node.misaligned_pods) for node in nodes),
         },
         "nodes": [_describe(node) for node in nodes],
@@ -164,6 +179,7 @@ def _describe(node: FleetNode) -> dict[str, Any]:
         ],
         "nics": _sum([node.nics]),
         "gpus": _sum([node.gpus]),
+        "bandwidth": _sum([node.bandwidth]),
         "resourceSlices": len(node.slices),
         "claims": {
             "allocated": sorted(node.claims),

@@ -47,7 +47,7 @@ class DriverPod(Struct, frozen=True):
 
 
 class Use(Struct, frozen=True):
-    """Devices of one kind: how many are offered, and how many of them claims have."""
+    """How much of one kind is offered, and how much of it claims have."""
 
     allocated: int = 0
     offered: int = 0
@@ -62,6 +62,8 @@ class ClaimDevice(Struct, frozen=True):
     users: tuple[str, ...]
     """The pods of the claim, ``namespace/name``."""
     conditions: Mapping[ConditionType, JsonObject]
+    bandwidth: int | None = None
+    """Bits per second that the allocation took; ``None`` for a device that the claim has alone."""
 
     def holds(self, condition: ConditionType) -> bool:
         return (self.conditions.get(condition) or {}).get("status") == "True"
@@ -88,6 +90,8 @@ class FleetNode(Struct, frozen=True):
     """``None`` where the driver's pods are not known."""
     nics: Use = field(default_factory=Use)
     gpus: Use = field(default_factory=Use)
+    bandwidth: Use = field(default_factory=Use)
+    """Bits per second, where the driver publishes them as a capacity."""
     devices: tuple[ClaimDevice, ...] = ()
     """Those of the driver that claims have."""
     taints: tuple[tuple[str, JsonObject], ...] = ()

@@ -25,7 +25,8 @@ from dranet.desk.fleet.problems import find_problems
 from dranet.desk.hardware.nodes import is_gpu_driver
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.pools import choose_newest
-from dranet.model.attributes import TYPE
+from dranet.desk.kubeapi.quantities import parse_quantity
+from dranet.model.attributes import BANDWIDTH, TYPE
 from dranet.model.status import ConditionType
 
 _NIC, _GPU = "nic", "gpu"
@@ -101,6 +102,12 @@ class _Reader:
         for body in slices:
             for device in body["spec"].get("devices") or ():
                 offered[self._kind_of(body, device)].add(_key(body, device["name"]))
+        capacities = {
+            _key(body, device["name"]): bits
+            for body in filter(self._is_ours, slices)
+            for device in body["spec"].get("devices") or ()
+            if (bits := _read_bits((device.get("capacity") or {}).get(BANDWIDTH, {}).get("value")))
+        }
         nics, gpus = (Use(len(offered[kind] & held), len(offered[kind])) for kind in (_NIC, _GPU))
         return FleetNode(
             name,
@@ -109,6 +116,7 @@ class _Reader:
             None if self._objects.driver_pods is None else tuple(self._pods[name]),
             nics,
             gpus,
+            Use(_sum_bandwidth(self._claimed[name], capacities), sum(capacities.values())),
             tuple(device for device in self._claimed[name] if device.device[0] == self._driver),
             tuple(self._iter_taints(slices)),
             tuple(self._events[name]),
@@ -194,7 +202,28 @@ def _read_claim(claim: JsonObject) -> Iterator[ClaimDevice]:
             continue
         key = (result["driver"], result["pool"], result["device"])
         by_type = {ConditionType(c["type"]): c for c in conditions.get(key, ()) if c["type"] in _TYPES}
-        yield ClaimDevice(label_of(claim), key, tuple(f"{namespace}/{name}" for name in users), by_type)
+        yield ClaimDevice(
+            label_of(claim),
+            key,
+            tuple(f"{namespace}/{name}" for name in users),
+            by_type,
+            _read_bits((result.get("consumedCapacity") or {}).get(BANDWIDTH)),
+        )
+
+
+def _sum_bandwidth(claimed: Iterable[ClaimDevice], capacities: Mapping[DeviceKey, int]) -> int:
+    """What claims took; all of a device that is not shared (a virtual function)."""
+    return sum(
+        capacities[one.device] if one.bandwidth is None else one.bandwidth
+        for one in claimed
+        if one.device in capacities
+    )
+
+
+def _read_bits(text: object) -> int | None:
+    """A quantity as a whole number; ``None`` for anything else."""
+    amount = parse_quantity(text)
+    return None if amount is None else int(amount)
 
 
 _TYPES = frozenset(ConditionType)

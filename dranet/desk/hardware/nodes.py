@@ -21,6 +21,7 @@ from dranet.desk.hardware.platforms import Assumption
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model import attributes as a
 from dranet.model.facts import Distance, distance
+from dranet.quantity import NANO
 
 GPU_DRIVER_PREFIX = "gpu."
 """Vendors call their drivers so: ``gpu.nvidia.com``, ``gpu.amd.com``, ``gpu.intel.com``."""
@@ -197,6 +198,8 @@ class Hardware:
     """Pools of which no scheduler would take anything, each with the reason."""
     gpu_parts: tuple[str, ...] = ()
     """Profiles of the parts of GPUs that are offered."""
+    most_bandwidth: int = 0
+    """Bits per second: the largest that a shared NIC has as a capacity."""
     has_other_gpu_devices: bool = False
     """The GPUs' driver offers parts of GPUs or GPUs for virtual machines, which a class of its may select."""
 
@@ -210,6 +213,7 @@ def read_hardware(
     nodes: Iterable[JsonObject] = (),
     only: Collection[str] = (),
     gpu_part: str = "",
+    bandwidth: int = 0,
 ) -> Hardware:
     """Read what may be claimed: no tainted devices, no shared ones, no links that software made.
 
@@ -218,6 +222,7 @@ def read_hardware(
         nodes: Node objects, for their labels; nodes without one are taken from the slices.
         only: names of the nodes that count; empty: all.
         gpu_part: the parts of GPUs with this profile (``1g.10gb``) are the GPUs; empty: whole GPUs are.
+        bandwidth: the NICs are the shared ones with so many bits per second as a capacity; 0: whole NICs are.
     """
     slices = [_with_name(entry, number) for number, entry in enumerate(slices)]
     objects = {node["metadata"]["name"]: node for node in nodes}
@@ -235,7 +240,7 @@ def read_hardware(
     nic_driver, *other_nic_drivers = _nic_drivers(every) or [a.DOMAIN]
     gpu_driver, *other_gpu_drivers = _gpu_drivers(found, nic_driver) or [""]
     read = (
-        _read_node(node, devices, (nic_driver, gpu_driver), (*by_node[""], *by_node[node.name]))
+        _read_node(node, devices, (nic_driver, gpu_driver), (*by_node[""], *by_node[node.name]), bandwidth)
         for node, devices in zip(places, found, strict=True)
     )
     return Hardware(
@@ -251,6 +256,7 @@ def read_hardware(
         other_nic_drivers=tuple(other_nic_drivers),
         defects=tuple(dict.fromkeys(why for of_node in pools for why in _defects(of_node))),
         gpu_parts=tuple(sorted({profile_of(device) for devices in offered for device in devices} - {""})),
+        most_bandwidth=max(map(bandwidth_of, every), default=0),
         has_other_gpu_devices=any(
             device.driver == gpu_driver and is_gpu_or_part(device) and not is_gpu(device)
             for devices in offered
@@ -302,11 +308,16 @@ def _candidates(pools: Iterable[Pool]) -> tuple[Candidate, ...]:
 
 
 def _read_node(
-    node: Node, devices: Sequence[Candidate], drivers: tuple[str, str], slices: tuple[JsonObject, ...]
+    node: Node,
+    devices: Sequence[Candidate],
+    drivers: tuple[str, str],
+    slices: tuple[JsonObject, ...],
+    bandwidth: int,
 ) -> NodeHardware:
     nic_driver, gpu_driver = drivers
     free = [device for device in devices if not _taint_of(device)]
-    nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
+    is_wanted = (lambda device: bandwidth_of(device) >= bandwidth) if bandwidth else _is_nic
+    nics = [device for device in free if device.driver == nic_driver and is_wanted(device)]
     gpus = [device for device in free if device.driver == gpu_driver and is_gpu_or_part(device)]
     named = _name_gpus(node, nics, [device for device in devices if is_gpu_or_part(device)])
     places, assumption = locate(nics, [*gpus, *named])
@@ -352,6 +363,12 @@ def _is_nic(device: Candidate) -> bool:
     if not _is_ours(device) or device.shared or is_gpu(device):
         return False
     return value_of(device, a.RDMA.qualified) is True or value_of(device, a.VIRTUAL.qualified) is False
+
+
+def bandwidth_of(device: Candidate) -> int:
+    """Bits per second that claims can take of a shared NIC; 0 for any other device."""
+    capacity = device.capacity.get(a.BANDWIDTH)
+    return capacity.value // NANO if device.shared and capacity is not None else 0
 
 
 def is_network_device(device: Candidate) -> bool:

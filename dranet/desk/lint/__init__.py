@@ -12,6 +12,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.versions import CURRENT, can_convert, convert, is_older
 from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import lint_claim_alignment
+from dranet.desk.lint.capacities import lint_capacities
 from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.parameters import lint_class_config, lint_parameters
 from dranet.desk.lint.pods import find_shared_claims, lint_pod
@@ -81,6 +82,7 @@ def _find_old_version(body: JsonObject) -> Iterator[LintFinding]:
 
 def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[LintFinding]:
     yield from lint_requests(spec, path, scope)
+    yield from lint_capacities(spec, path, scope)
     for alternative in iter_alternatives(spec, path):
         yield from lint_request_selectors(alternative, scope)
     yield from lint_parameters(spec, path, namespace, scope)

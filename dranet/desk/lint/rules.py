@@ -196,6 +196,24 @@ SELECTOR = LintRule(
     "a selector that is not CEL, or not of the device dialect",
     "The API server refuses it.",
 )
+CAPACITY_UNKNOWN = LintRule(
+    "capacity-unknown",
+    _WARNING,
+    "a request for a capacity that no device which it selects publishes under this name",
+    "The pod stays Pending. The scheduler compares names as they are written, with their domain.",
+)
+CAPACITY_TOO_MUCH = LintRule(
+    "capacity-too-much",
+    _WARNING,
+    "a request for more of a capacity than any device which it selects has",
+    "The pod stays Pending, however little other claims take.",
+)
+BANDWIDTH_UNCOUNTED = LintRule(
+    "bandwidth-uncounted",
+    _WARNING,
+    "a request for dra.net/bandwidth that selects no shared NIC and no virtual function that counts it",
+    "The pod stays Pending: a device without the capacity does not match the request.",
+)
 SELECTOR_COSTS = LintRule(
     "selector-costs",
     _ERROR,
@@ -352,6 +370,9 @@ RULES: tuple[LintRule, ...] = (
     BY_CHANCE,
     GPU_TWICE,
     NO_MATCH,
+    CAPACITY_UNKNOWN,
+    CAPACITY_TOO_MUCH,
+    BANDWIDTH_UNCOUNTED,
     SELECTOR,
     SELECTOR_COSTS,
     SELECTOR_FAILS,

@@ -11,6 +11,7 @@ from dranet.desk.templates.request import ClaimRequest
 def describe_command(request: ClaimRequest) -> str:
     """The command that writes the claim."""
     words = ["dranet claim new", f"--gpus {request.gpus} --nics {request.nics}"]
+    words += [f"--bandwidth {request.amount}"] if request.bandwidth else []
     words += ["--no-rdma"] if request.rdma is False else []
     words += [f"--gpu-resource {request.gpu_resource}"] if request.gpu_resource else []
     words += ["--each-numa"] if request.each_numa else []

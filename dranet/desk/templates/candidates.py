@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dranet.desk.allocation.capacity import format_amount
 from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.requests import parse_claim
 from dranet.desk.allocation.selectors import SelectorResults
@@ -19,6 +20,7 @@ from dranet.desk.templates import selectors
 from dranet.desk.templates.chart_classes import MEMLOCK, PART_CLASSES, build_class
 from dranet.desk.templates.request import ClaimRequest, listed
 from dranet.errors import ClaimError, Reason
+from dranet.quantity import NANO
 from dranet.terminal import count_of
 
 Classes = Mapping[str, JsonObject]
@@ -85,6 +87,8 @@ def _nic_class(name: str, driver: str, rdma: bool) -> JsonObject:
         return build_class(name, selectors.nic_with_interface(driver))
     return build_class(name, selectors.rdma_nic(driver), driver, MEMLOCK)
 
+
+_HOW_TO_COUNT = "the settings shared_devices and default_bandwidth offer shared NICs with a bandwidth"
 
 NotOffered = Mapping[str, Sequence[str]]
 """Node -> the NICs that it has and does not offer, each with the reason: ``mlx5_8 is the node's uplink``."""
@@ -223,6 +227,10 @@ def _fits(request: ClaimRequest, node: NodeHardware) -> bool:
 
 
 def _no_nic(request: ClaimRequest, hardware: Hardware, rdma: bool, known: Classes) -> NotAvailable:
+    if request.bandwidth > hardware.most_bandwidth:
+        most = format_amount(hardware.most_bandwidth * NANO)
+        hint = f"the most is {most}" if hardware.most_bandwidth else _HOW_TO_COUNT
+        return NotAvailable(f"--bandwidth {request.amount}: no shared NIC has so much", hint=hint)
     if not any(node.nics for node in hardware.nodes):
         why = listed((*hardware.defects, *(taint for node in hardware.nodes for taint in node.tainted)))
         hint = f"is the driver {hardware.nic_driver} running there? kubectl get resourceslices"

@@ -48,6 +48,7 @@ from dranet.desk.templates.shapes import (
     name_nics,
     paired,
     pinned,
+    put_on_top,
     together,
 )
 from dranet.desk.templates.trial import Trial, best_distances, find_best, try_shape
@@ -180,11 +181,27 @@ def _try_all(
     classes: Mapping[str, JsonObject],
 ) -> Iterator[ShapeAttempt]:
     """The simplest shapes first, until one is always right."""
-    for shape in _shapes(candidates, hardware, nodes, relations):
+    name = nic_class_name(candidates.request, candidates.rdma)
+    needs_type = candidates.request.bandwidth and not _sets_type(classes.get(name) or {})
+    for plain in _shapes(candidates, hardware, nodes, relations):
+        shape = put_on_top(hardware.nic_driver, plain) if needs_type else plain
         attempt = _attempt(shape, candidates.request, nodes, classes)
         yield attempt
         if attempt.is_perfect and (candidates.request.rails or not shape.is_for_one_pod):
             return
+
+
+def _sets_type(body: JsonObject) -> bool:
+    """Whether the DeviceClass sets ``interface.type``."""
+    configs = (body.get("spec") or {}).get("config") or ()
+    parameters = ((config.get("opaque") or {}).get("parameters") or {} for config in configs)
+    return any((one.get("interface") or {}).get("type") for one in parameters)
+
+
+def _select_shared(request: ClaimRequest, hardware: Hardware) -> tuple[str, ...]:
+    if request.bandwidth:
+        return (selectors.is_shared(),)
+    return (selectors.is_not_shared(),) if hardware.has_shared_nics else ()
 
 
 def _no_shape(candidates: Candidates, attempt: ShapeAttempt) -> NotAvailable:
@@ -237,9 +254,10 @@ def _shapes(
         (
             *((selectors.fabric_is(candidates.fabric),) if candidates.fabric else ()),
             *((selectors.port_is_up(candidates.rdma),) if candidates.without_link else ()),
-            *((selectors.is_not_shared(),) if hardware.has_shared_nics else ()),
+            *_select_shared(request, hardware),
         ),
         tuple(select_gpus(request, hardware)),
+        request.amount if request.bandwidth else "",
         find_unequal_attribute(nodes),
     )
     if request.rails:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from dranet.desk.hardware.nodes import NodeHardware
+from dranet.desk.hardware.nodes import NodeHardware, bandwidth_of
 from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
 from dranet.desk.templates.choose import Choice, ShapeAttempt
 from dranet.desk.templates.plugin_notes import (
@@ -32,6 +32,7 @@ def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
         _title(choice),
         f"Seen: {'; '.join(_seen(choice))}.",
         f"Chosen: {choice.attempt.shape.title}. {' '.join(_why(choice))}".rstrip(),
+        *_shared(choice),
         *_expect(choice),
         *_assumed(choice),
         *_assumed_classes(choice),
@@ -49,6 +50,8 @@ def _title(choice: Choice) -> str:
     gpus = f"{request.gpu_title} and " if request.gpus else ""
     rails = ", each NIC the same rail in every pod" if request.rails else ""
     each = " of each NUMA node" if request.each_numa else ""
+    if request.bandwidth:
+        return f"{gpus}{request.nic_title} for each pod."
     return f"{gpus}{count_of(request.nics, kind)}{each} for each pod{rails}."
 
 
@@ -178,13 +181,31 @@ def _meet_below_root(node: NodeHardware) -> bool:
     return any(nic.pcie_root in roots for nic in node.nics)
 
 
+def _shared(choice: Choice) -> Iterator[str]:
+    """How many pods the bandwidth is enough for, and what the link of each lacks."""
+    request = choice.candidates.request
+    if not request.bandwidth:
+        return
+    pods = (
+        f"{count_of(sum(bandwidth_of(nic.device) // request.bandwidth for nic in node.nics), 'such pod')} on "
+        f"{_names(names)}"
+        for node, names in choice.makes
+    )
+    yield f"Bandwidth: enough for {'; '.join(pods)}, if nothing else takes it."
+    yield (
+        "The link: a macvlan, unless the class sets another interface.type. It has no address of the NIC: "
+        "add interface.addresses, interface.ipam or interface.dhcp. The limit does not hold for RDMA."
+    )
+
+
 def _expect(choice: Choice) -> Iterator[str]:
-    if not choice.candidates.request.gpus:
+    if not choice.candidates.request.gpus and not choice.candidates.request.bandwidth:
         places = (
             f"{count_of(len(t.pods), 'such pod')} on {_names(_alike(choice, t))}"
             for t in choice.attempt.trials
         )
         yield f"Expect: room for {'; '.join(places)}, if nothing else takes these devices."
+    if not choice.candidates.request.gpus:
         return
     published = ((_expected(choice, trial), _alike(choice, trial)) for trial in choice.attempt.trials)
     for (what, where), names in _together(published):
@@ -252,7 +273,8 @@ def _expected(choice: Choice, trial: Trial) -> tuple[str, str]:
     if luck := find_luck(choice, trial):
         pods = count_of(len(trial.pods), "such pod")
         return describe_chance(luck, format_distances(luck.best)), f", where {pods} {_fit(trial)}"
-    return _distances(trial, len(choice.makes)), f", where {_room(trial)}"
+    where = "" if choice.candidates.request.bandwidth else f", where {_room(trial)}"
+    return _distances(trial, len(choice.makes)), where
 
 
 def _may_be_nearer(trial: Trial, node: NodeHardware) -> bool:

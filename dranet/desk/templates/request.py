@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dranet.desk.allocation.capacity import format_amount
+from dranet.quantity import NANO
 from dranet.terminal import count_of
 
 PLACEHOLDER_IMAGE = "busybox:1.37"
@@ -35,6 +37,8 @@ class ClaimRequest:
     """Extended resource of the GPUs, where a device plugin gives them."""
     each_numa: bool = False
     """So many NICs of each NUMA node with GPUs."""
+    bandwidth: int = 0
+    """Bits per second of a shared NIC; 0: whole NICs."""
 
     @property
     def claimed_gpus(self) -> int:
@@ -57,7 +61,12 @@ class ClaimRequest:
 
     @property
     def nic_title(self) -> str:
-        return count_of(self.nics, "NIC")
+        return count_of(self.nics, "NIC") if not self.bandwidth else f"{self.amount} of a shared NIC"
+
+    @property
+    def amount(self) -> str:
+        """The bandwidth as a quantity: ``25G``."""
+        return format_amount(self.bandwidth * NANO)
 
     @property
     def default_name(self) -> str:

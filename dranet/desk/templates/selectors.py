@@ -87,6 +87,11 @@ def is_not_shared() -> str:
     return "!device.allowMultipleAllocations"
 
 
+def is_shared() -> str:
+    """A NIC that several claims may hold at once."""
+    return "device.allowMultipleAllocations"
+
+
 def nearest_gpu_is(levels: Iterable[Distance]) -> str:
     words = json.dumps([level.name for level in sorted(levels)])
     return f"{_optional(a.NEAREST_GPU_DISTANCE.name, _EMPTY)} in {words}"

@@ -24,6 +24,7 @@ from dranet.desk.kubeapi.objects import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESUL
 from dranet.desk.templates import selectors
 from dranet.desk.templates.relations import Group, Relation
 from dranet.desk.templates.request import PLACEHOLDER_IMAGE, ClaimRequest
+from dranet.model.attributes import BANDWIDTH
 from dranet.model.facts import Distance
 from dranet.terminal import count_of
 
@@ -38,8 +39,21 @@ class RequestDefaults:
     """Every NIC request has them."""
     gpu_selectors: tuple[str, ...] = ()
     """Every GPU request has them."""
+    bandwidth: str = ""
+    """Every NIC request takes this amount of a shared NIC; empty: it is for a whole one."""
     never_equal: str = ""
     """An attribute that all devices have, and that no NIC has in common with a GPU; may be empty."""
+
+    @property
+    def nic(self) -> JsonObject:
+        """What every NIC request begins with."""
+        capacity = {"capacity": {"requests": {BANDWIDTH: self.bandwidth}}} if self.bandwidth else {}
+        return {"deviceClassName": self.nic_class, **capacity}
+
+    @property
+    def gpu(self) -> JsonObject:
+        """What every GPU request begins with."""
+        return {"deviceClassName": self.gpu_class}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +131,11 @@ class Shape:
 
 
 def _count_of(request: JsonObject) -> int:
-    options = request.get("firstAvailable") or [request["exactly"]]
-    return min(int(option.get("count", 1)) for option in options)
+    return min(int(option.get("count", 1)) for option in _options_of(request))
+
+
+def _options_of(request: JsonObject) -> Sequence[JsonObject]:
+    return request.get("firstAvailable") or [request["exactly"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +160,9 @@ def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[D
         if gpus
         else count_of(nics, "NIC")
     )
-    requests = [
-        _exactly("nics" if nics > 1 else "nic", defaults.nic_class, nics, (*defaults.nic_selectors, *near))
-    ]
+    requests = [_exactly("nics" if nics > 1 else "nic", defaults.nic, nics, (*defaults.nic_selectors, *near))]
     if gpus:
-        requests.append(
-            _exactly("gpus" if gpus > 1 else "gpu", defaults.gpu_class, gpus, defaults.gpu_selectors)
-        )
+        requests.append(_exactly("gpus" if gpus > 1 else "gpu", defaults.gpu, gpus, defaults.gpu_selectors))
     words = "/".join(level.name for level in sorted(wanted))
     title += f"; NICs that publish {words} to a GPU" if wanted else ""
     return Shape(title, tuple(requests), levels=wanted, is_by_chance=gpus > 0 and not wanted)
@@ -164,7 +177,7 @@ def on_each_numa_node(
     requests = [
         _exactly(
             f"numa-{number}",
-            defaults.nic_class,
+            defaults.nic,
             nics,
             (*defaults.nic_selectors, selectors.numa_node_is(number), *near),
         )
@@ -195,23 +208,23 @@ def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, in
     nics = [
         _exactly(
             f"nics-{level.name.lower()}",
-            defaults.nic_class,
+            defaults.nic,
             number,
             (*defaults.nic_selectors, selectors.nearest_gpu_is([level])),
         )
         for level, number in sorted(numbers.items())
     ]
-    taken = (_exactly("gpus", defaults.gpu_class, gpus, defaults.gpu_selectors),) if gpus else ()
+    taken = (_exactly("gpus", defaults.gpu, gpus, defaults.gpu_selectors),) if gpus else ()
     title = "all GPUs, and so many NICs of each distance to them"
     return Shape(title, (*nics, *taken), levels=frozenset(numbers))
 
 
 def everything(defaults: RequestDefaults, *, gpus: bool, apart: bool) -> Shape:
     """All that the node has, whatever the numbers; in two claims where one has no room."""
-    nics = _all("nics", defaults.nic_class, defaults.nic_selectors)
+    nics = _all("nics", defaults.nic, defaults.nic_selectors)
     if not gpus:
         return Shape("all NICs of the node", (nics,))
-    found = _all("gpus", defaults.gpu_class, defaults.gpu_selectors)
+    found = _all("gpus", defaults.gpu, defaults.gpu_selectors)
     if apart:
         return Shape("all GPUs and NICs of the node, in two claims", (nics,), apart=((found,),))
     return Shape("all GPUs and NICs of the node", (nics, found))
@@ -262,7 +275,7 @@ def paired(
             requests.append(_gpu_request(defaults, one.gpu, groups))
             seen.add(one.gpu)
     if gpus > pairs:
-        requests.append(_exactly("more-gpus", defaults.gpu_class, gpus - pairs, defaults.gpu_selectors))
+        requests.append(_exactly("more-gpus", defaults.gpu, gpus - pairs, defaults.gpu_selectors))
     constraints = [
         c
         for relation in relations
@@ -292,12 +305,9 @@ def _reachable(
 def pinned(defaults: RequestDefaults, nics: Mapping[str, str], gpus: Sequence[str]) -> Shape:
     """Exactly these devices, each by a selector: the last resort; NICs by the names of their requests."""
     requests = [
+        *(_exactly(name, defaults.nic, 1, (*defaults.nic_selectors, pin)) for name, pin in nics.items()),
         *(
-            _exactly(name, defaults.nic_class, 1, (*defaults.nic_selectors, pin))
-            for name, pin in nics.items()
-        ),
-        *(
-            _exactly(_name("gpu", i, len(gpus)), defaults.gpu_class, 1, (*defaults.gpu_selectors, pin))
+            _exactly(_name("gpu", i, len(gpus)), defaults.gpu, 1, (*defaults.gpu_selectors, pin))
             for i, pin in enumerate(gpus)
         ),
     ]
@@ -318,27 +328,27 @@ def _selectors(expressions: Iterable[str]) -> JsonObject:
     return {"selectors": found} if found else {}
 
 
-def _exactly(name: str, class_name: str, number: int, expressions: Iterable[str] = ()) -> JsonObject:
+def _exactly(name: str, base: JsonObject, number: int, expressions: Iterable[str] = ()) -> JsonObject:
     amount = {"count": number} if number != 1 else {}
-    return {"name": name, "exactly": {"deviceClassName": class_name, **_selectors(expressions), **amount}}
+    return {"name": name, "exactly": {**base, **_selectors(expressions), **amount}}
 
 
-def _all(name: str, class_name: str, expressions: Iterable[str] = ()) -> JsonObject:
-    request = {"deviceClassName": class_name, **_selectors(expressions), "allocationMode": "All"}
+def _all(name: str, base: JsonObject, expressions: Iterable[str] = ()) -> JsonObject:
+    request = {**base, **_selectors(expressions), "allocationMode": "All"}
     return {"name": name, "exactly": request}
 
 
-def _alternative(name: str, class_name: str, number: int, expressions: Iterable[str]) -> JsonObject:
+def _alternative(name: str, base: JsonObject, number: int, expressions: Iterable[str]) -> JsonObject:
     amount = {"count": number} if number != 1 else {}
-    return {"name": name, "deviceClassName": class_name, **_selectors(expressions), **amount}
+    return {"name": name, **base, **_selectors(expressions), **amount}
 
 
 def _nic_request(defaults: RequestDefaults, asked: _Asked) -> JsonObject:
     common, relations = (*defaults.nic_selectors, asked.pin), asked.relations
     if len(relations) == 1 and not relations[0].groups:
-        return _exactly(asked.name, defaults.nic_class, asked.count, common)
+        return _exactly(asked.name, defaults.nic, asked.count, common)
     options = [
-        _alternative(name, defaults.nic_class, asked.count, (*common, expression))
+        _alternative(name, defaults.nic, asked.count, (*common, expression))
         for relation in relations
         for name, expression in _alternatives_of(relation)
     ]
@@ -360,10 +370,10 @@ def _gpu_request(defaults: RequestDefaults, name: str, groups: Sequence[Group]) 
     pair of two groups, wherever that is.
     """
     if not groups:
-        return _exactly(name, defaults.gpu_class, 1, defaults.gpu_selectors)
+        return _exactly(name, defaults.gpu, 1, defaults.gpu_selectors)
     with_nics = [group for group in groups if group.nic_selector]
     options = [
-        _alternative(group.name, defaults.gpu_class, 1, (*defaults.gpu_selectors, group.gpu_selector))
+        _alternative(group.name, defaults.gpu, 1, (*defaults.gpu_selectors, group.gpu_selector))
         for group in (*reversed(with_nics), *(group for group in groups if group not in with_nics))
     ]
     return {"name": name, "firstAvailable": options}
@@ -391,6 +401,15 @@ def _constraints(
                 "matchAttribute": defaults.never_equal,
                 "requests": [f"{one.name}/{group.name}", *others],
             }
+
+
+def put_on_top(driver: str, shape: Shape) -> Shape:
+    """The shape with a macvlan on the NIC of each claim: nothing else can have a share of it."""
+    names = [one["name"] for one in shape.requests if any("capacity" in o for o in _options_of(one))]
+    parameters = {"interface": {"type": "macvlan"}}
+    config = {"requests": names, "opaque": {"driver": driver, "parameters": parameters}}
+    choices = {name: put_on_top(driver, choice) for name, choice in shape.choices.items()}
+    return replace(shape, configs=(*shape.configs, config) if names else shape.configs, choices=choices)
 
 
 def name_interfaces(driver: str, requests: Iterable[str]) -> tuple[JsonObject, ...]:

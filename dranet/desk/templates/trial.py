@@ -80,7 +80,8 @@ def try_shape(
         nics: likewise.
     """
     possible = min((hardware.gpu_count // gpus if gpus else _MAX_PODS), len(hardware.nics) // nics, _MAX_PODS)
-    possible = 1 if shape.is_for_one_pod else possible
+    has_shares = any(nic.device.shared for nic in hardware.nics)  # any number of pods, by what they take
+    possible = 1 if shape.is_for_one_pod or has_shares else possible
     pods: list[Pod] = []
     claims: list[JsonObject] = []
     unclaimed = hardware.gpus if hardware.has_all(gpus) else ()

@@ -42,7 +42,7 @@ from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Distance, Link
 from dranet.model.health import CARRIER_LOSSES, PcieLink
-from dranet.model.plan import AttachPlan, LimitRate, PreparedClaim, PreparedDevice
+from dranet.model.plan import AttachPlan, LimitRate, PreparedClaim, PreparedDevice, sum_bandwidth
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,8 @@ class NodeDevice(Struct, frozen=True):
     driver: str = ""
     on_wrong_rail: bool | None = None
     """``None``: not known."""
+    bandwidth_allocated: int = 0
+    """Bits per second that claims have."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -139,7 +141,7 @@ def take_snapshot(
     uuids = {gpu.pci_address: gpu.uuid for gpu in view.facts.gpus}
     in_pods = list(_find_in_pods(records, links, get_verdicts, uuids))
     moved = {found.prepared.device.name: found for found in in_pods if not found.is_shared}
-    devices = list(_find_devices(view, moved, states))
+    devices = list(_find_devices(view, moved, states, sum_bandwidth(records)))
     wanted = {
         found.record.pod.uid
         for found in in_pods
@@ -223,7 +225,9 @@ def _find_link(
     return find_moved_link(device, ifname, links)
 
 
-def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStates) -> Iterator[NodeDevice]:
+def _find_devices(
+    view: View, moved: Mapping[str, PodDevice], states: DeviceStates, bandwidth: Mapping[str, int]
+) -> Iterator[NodeDevice]:
     drivers = {function.address: function.driver for function in view.facts.pci_functions}
     cabling = judge_cabling(view.offered.values(), view.policy.expected_rails)
     wrong = {one.device for one in cabling.wrong}
@@ -245,6 +249,7 @@ def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStat
             pcie=states.pcie.get(device.name),
             driver=drivers.get(device.pci_address, ""),
             on_wrong_rail=device.name in wrong if device.name in cabling.judged else None,
+            bandwidth_allocated=bandwidth.get(device.name, 0),
         )
 
 

@@ -322,7 +322,16 @@ def _write_links(out: Exposition, families: DeviceFamilies, shown: Sequence[_Sho
     out.add(families.device_carrier_losses, losses)
     speeds = ((d.labels, d.speed_mbps * MEGA // BITS) for d in shown if d.speed_mbps is not None)
     out.add(families.device_speed, speeds)
+    _write_bandwidth(out, families, shown)
     out.add(families.device_mtu, ((labels, link.mtu) for labels, link in links))
+
+
+def _write_bandwidth(out: Exposition, families: DeviceFamilies, shown: Sequence[_Shown]) -> None:
+    counted = [(d.labels, d.node) for d in shown if d.node.device.bandwidth is not None]
+    totals = ((labels, node.device.bandwidth) for labels, node in counted)
+    out.add(families.device_bandwidth, ((labels, one.total // BITS) for labels, one in totals if one))
+    allocated = ((labels, node.bandwidth_allocated // BITS) for labels, node in counted)
+    out.add(families.device_bandwidth_allocated, allocated)
 
 
 def _write_pauses(

@@ -17,11 +17,20 @@ from dranet.driver.reports.reporter import RecentEvent
 from dranet.driver.status_page.content import Content, SeenClaim
 from dranet.health import DeviceHealth
 from dranet.inventory.policy import Decision
+from dranet.model.device import MEGABIT, Device
 from dranet.model.findings import Finding, Severity
-from dranet.model.plan import PreparedDevice
+from dranet.model.plan import PreparedDevice, sum_bandwidth
 from dranet.pictures.boxes import Mark, build_picture
 from dranet.pictures.layout import PAGE, PHONE, lay_out
-from dranet.pictures.summary import DeviceSummarizer, Look, choose_hardware, name_hardware, summarize
+from dranet.pictures.summary import (
+    DeviceSummarizer,
+    Look,
+    bandwidth_text,
+    choose_hardware,
+    name_hardware,
+    speed_text,
+    summarize,
+)
 from dranet.pictures.svg import INLINE_STYLE, render_inline
 from dranet.terminal import printable
 
@@ -153,8 +162,9 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
         return join([note(words), _software(hidden)])
     important_first = sorted(shown, key=lambda one: not (one.published or one.device.name in holders))
     names, reader = name_hardware(look), DeviceSummarizer(look.facts)
+    allocated = sum_bandwidth(seen.record for seen in content.claims)
     rows = [
-        _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders)
+        _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders, allocated)
         for decision in important_first[:MOST_DEVICES]
     ]
     devices = table(f"{summarize(shown, shows_all=True)}.", _DEVICES_HEADER, rows)
@@ -180,6 +190,7 @@ def _device_row(
     reader: DeviceSummarizer,
     health: Mapping[str, DeviceHealth],
     holders: Mapping[str, Sequence[str]],
+    allocated: Mapping[str, int],
 ) -> tuple[str, ...]:
     device, summary = decision.device, reader.read(decision.device)
     second = " · ".join(filter(None, (short_name, str(device.kind), summary.model)))
@@ -188,11 +199,16 @@ def _device_row(
         join([name(device.name), element("small", second)]),
         join(map(name, filter(None, (device.ifname, device.rdma_device))), " · "),
         " · ".join(filter(None, (device.pci_address, numa))),
-        summary.rate or summary.speed,
+        join([summary.rate or summary.speed, _device_bandwidth(device, allocated.get(device.name, 0))]),
         _device_state(summary.state, device.name in holders, health.get(device.name)),
         "yes" if decision.published else f"no: it {decision.reason or 'is not offered'}",
         join(map(name, holders.get(device.name, ())), ", "),
     )
+
+
+def _device_bandwidth(device: Device, allocated: int) -> Html:
+    words = bandwidth_text(device.bandwidth, allocated)
+    return element("small", f"bandwidth: {words} allocated") if words else EMPTY
 
 
 def _word(good: bool, yes: str, no: str) -> Html:
@@ -256,6 +272,7 @@ def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
         host if host != device.name else "",
         device.rdma_device,
         "admin access" if prepared.admin_access else "",
+        "" if prepared.bandwidth is None else speed_text(prepared.bandwidth // MEGABIT),
     )
     kind = " · ".join(filter(None, words))
     arrow = f" as {plan.pod_ifname}" if plan is not None and plan.pod_ifname else ""

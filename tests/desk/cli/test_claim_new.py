@@ -336,3 +336,68 @@ def test_an_example_is_what_the_command_writes(name: str, monkeypatch: pytest.Mo
     monkeypatch.delenv("COLUMNS", raising=False)
 
     assert (REPOSITORY / "examples" / name).read_text() == print_out(MANIFESTS[name]), "run `make docs`"
+
+
+COUNTED = (
+    "--shared-devices",
+    'device.attributes["dra.net"].?rdmaDevice.orValue("") == "mlx5_4"',
+    "--default-bandwidth",
+    "1G",
+)
+OWN_TYPE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "shared-nic"},
+    "spec": {
+        "selectors": [
+            {"cel": {"expression": 'device.driver == "dra.net" && device.allowMultipleAllocations'}}
+        ],
+        "config": [{"opaque": {"driver": "dra.net", "parameters": {"interface": {"type": "ipvlan"}}}}],
+    },
+}
+
+
+def test_bandwidth_is_requested_of_a_shared_nic_with_a_link_on_top(capsys: CaptureFixture) -> None:
+    code, text, _ = run(capsys, "--gpus", "0", "--bandwidth", "25G", *facts("dgx-h100"), *COUNTED)
+    assert code == 0
+    (template, _) = documents(text)
+    devices = template["spec"]["spec"]["devices"]
+    (exactly,) = (request["exactly"] for request in devices["requests"])
+    assert exactly["capacity"] == {"requests": {"dra.net/bandwidth": "25G"}}
+    assert exactly["selectors"] == [{"cel": {"expression": "device.allowMultipleAllocations"}}]
+    assert devices["config"][0]["opaque"]["parameters"] == {"interface": {"type": "macvlan"}}
+    assert "enough for 16 such pods" in text
+
+
+def test_bandwidth_next_to_a_gpu_names_the_distance(capsys: CaptureFixture) -> None:
+    _, text, _ = run(capsys, "--bandwidth", "25G", *facts("dgx-h100"), *COUNTED)
+    assert "# Expect: PIX on dgx-00." in text
+    assert "1 GPU and 25G of a shared NIC for each pod" in text
+
+
+def test_a_class_that_sets_the_type_of_the_link_is_left_alone(capsys: CaptureFixture, tmp_path: Path) -> None:
+    file = tmp_path / "class.json"
+    file.write_text(json.dumps(OWN_TYPE))
+    _, text, _ = run(
+        capsys, "--gpus", "0", "--bandwidth", "25G", "--class", "shared-nic", *facts("dgx-h100"), *COUNTED,
+        "-f", str(file),
+    )  # fmt: skip
+    (template, _) = documents(text)
+    assert "config" not in template["spec"]["spec"]["devices"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--bandwidth", "900G", *COUNTED), "no shared NIC has so much (the most is 400G)"),
+        (("--bandwidth", "1G"), "shared_devices and default_bandwidth offer shared NICs"),
+        (("--bandwidth", "1500", *COUNTED), "whole megabits per second"),
+        (("--bandwidth", "25G", "--nics", "2", *COUNTED), "for one share of one NIC"),
+    ],
+)
+def test_bandwidth_that_no_nic_has_is_refused(
+    arguments: tuple[str, ...], complaint: str, capsys: CaptureFixture
+) -> None:
+    code, text, error = run(capsys, *arguments, *facts("dgx-h100"))
+    assert (code != 0, text) == (True, "")
+    assert complaint in error

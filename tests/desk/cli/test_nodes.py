@@ -146,6 +146,7 @@ def test_programs_get_json_or_yaml(fleet: str, capsys: CaptureFixture) -> None:
         "withWarnings": 1,
         "nics": {"allocated": 1, "offered": 3},
         "gpus": {"allocated": 1, "offered": 3},
+        "bandwidth": {"allocated": 0, "offered": 0},
         "misalignedPods": 1,
     }
     assert document["nodes"][0]["driver"] == [
@@ -155,6 +156,14 @@ def test_programs_get_json_or_yaml(fleet: str, capsys: CaptureFixture) -> None:
     assert document["nodes"][1]["claims"] == {"allocated": mine, "prepared": mine, "attached": mine}
     assert document["nodes"][1]["misalignedPods"][0]["pod"] == "team-a/train-pod"
     assert document["nodes"][2]["problems"] == document["notLookedAt"] == []
+
+
+def test_bandwidth_has_a_column_where_it_is_counted(tmp_path: Path, capsys: CaptureFixture) -> None:
+    port = {**device("port"), "capacity": {"dra.net/bandwidth": {"value": "100G", "requestPolicy": {}}}}
+    held = claim("a", "b", ["port"], consumedCapacity={"dra.net/bandwidth": "20G"})
+    objects = [node("a"), node("b"), resource_slice("a", device("nic")), resource_slice("b", port), held]
+    _, text, _ = run(capsys, "-f", write(tmp_path, objects))
+    assert [line[26:37].strip() for line in text.splitlines()[:3]] == ["BANDWIDTH", "-", "20/100 Gb/s"]
 
 
 def test_many_healthy_nodes_are_grouped_and_all_shows_each(tmp_path: Path, capsys: CaptureFixture) -> None:

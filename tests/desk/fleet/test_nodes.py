@@ -195,6 +195,19 @@ def test_a_problem_is_found_and_is_the_only_one(changes: Any, wanted: tuple[str,
     assert problems(read(**changes)) == [wanted]
 
 
+def test_bandwidth_adds_up_over_the_claims_of_shared_nics_and_of_functions() -> None:
+    port = {**device("port"), "capacity": {"dra.net/bandwidth": {"value": "100G", "requestPolicy": {}}}}
+    function = {**device("vf"), "capacity": {"dra.net/bandwidth": {"value": "25G"}}}
+    claims = [
+        claim("a", "n1", ["port"], consumedCapacity={"dra.net/bandwidth": "2500M"}),
+        claim("b", "n1", ["port"], consumedCapacity={"dra.net/bandwidth": "1G"}),
+        claim("c", "n1", ["vf", "plain"]),
+    ]
+    slices = [resource_slice("n1", port, function, device("plain"))]
+    (seen,) = read_fleet(FleetObjects(slices, claims), "dra.net")
+    assert seen.bandwidth == Use(28_500_000_000, 125_000_000_000)
+
+
 def test_a_released_device_is_no_problem() -> None:
     released = {"Ready": ("False", "DeviceReleased", ""), "Attached": ("False", "DeviceReleased", "")}
     found = read(claims=[claim("train", "a", ["nic-0"], released)])

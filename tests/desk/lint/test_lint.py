@@ -47,6 +47,17 @@ def constraint(*requests: str, attribute: str = "resource.kubernetes.io/pcieRoot
     return [{"matchAttribute": attribute, "requests": list(requests)}]
 
 
+PORT = nic_slice("b", {"dra.net/ifName": "eth1"})
+PORT["spec"]["devices"][0] |= {
+    "allowMultipleAllocations": True,
+    "capacity": {"dra.net/bandwidth": {"value": "100G", "requestPolicy": {"default": "1G"}}},
+}
+
+
+def bandwidth(amount: str, *expressions: str, name: str = "dra.net/bandwidth") -> dict[str, Any]:
+    return claim(request("nic", *expressions, capacity={"requests": {name: amount}}))
+
+
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
     # rule, what breaks it, what does not, what is known
     (
@@ -260,6 +271,17 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         claim(request("nic", 'device.attributes["dra.net"].?ifName.orValue("") == "eth7"')),
         claim(request("nic", 'device.attributes["dra.net"].?ifName.orValue("") == "eth1"')),
         scope(NIC, ONE_NODE),
+    ),
+    ("capacity-unknown", bandwidth("1G", name="bandwidth"), bandwidth("1G"), scope(NIC)),
+    ("capacity-unknown", bandwidth("1G", name="dra.net/bandwith"), bandwidth("1G"), scope(NIC, PORT)),
+    ("capacity-unknown", bandwidth("1G", name="other.example/x"), bandwidth("1G"), scope(NIC, PORT)),
+    ("capacity-too-much", bandwidth("100001M"), bandwidth("100G"), scope(NIC, PORT)),
+    ("bandwidth-uncounted", bandwidth("1G"), claim(request()), scope(NIC, ONE_NODE)),
+    (
+        "bandwidth-uncounted",
+        bandwidth("1G", "!device.allowMultipleAllocations"),
+        bandwidth("1G", "device.allowMultipleAllocations"),
+        scope(NIC, ONE_NODE, PORT),
     ),
     ("selector", device_class("device.drivr == 1"), device_class(OURS), None),
     ("selector", claim(request("nic", '"yes"')), claim(request("nic", "true")), None),

@@ -22,6 +22,7 @@ from dranet.driver.status_page import document
 from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.document import Html, ago, element, render, table, text
 from dranet.driver.status_page.source import PageSource
+from dranet.model.device import Bandwidth
 from dranet.terminal import printable
 from tests.driver.page import contents
 from tests.support.waiting import until
@@ -97,6 +98,24 @@ def test_a_full_node_says_who_has_what_how_near_and_what_is_wrong() -> None:
         "10 links that software made are not offered and not shown: dranet devices --all lists them.",
     ):  # fmt: skip
         assert words in shown
+
+
+def test_bandwidth_is_told_of_the_device_and_of_the_claim_that_has_it() -> None:
+    content = contents.full()
+    (seen, *others) = content.claims
+    (prepared, *rest) = seen.record.devices
+    devices = (replace(prepared, bandwidth=20 * 10**9), *rest)
+    port = Bandwidth(100 * 10**9, 10**9)
+    decisions = tuple(
+        replace(one, device=replace(one.device, bandwidth=port))
+        if one.device.name == prepared.device.name
+        else one
+        for one in content.decisions
+    )
+    claims = (replace(seen, record=replace(seen.record, devices=devices)), *others)
+    page = render(replace(content, decisions=decisions, claims=claims)).decode()
+    assert page.count("bandwidth: 20/100 Gb/s allocated") == 1
+    assert "20 Gb/s)" in page
 
 
 def test_claims_that_cannot_be_read_are_told() -> None:
