@@ -47,12 +47,22 @@ class VfWriter:
             return 0
         self._set_autoprobe(folder, False)
         try:
-            self._write(f"{folder}/sriov_numvfs", str(count))
+            return self._make(folder, count)
         except KernelError:
             self._set_autoprobe(folder, autoprobe)
             raise
+
+    def _make(self, folder: str, count: int) -> int:
+        self._write(f"{folder}/sriov_numvfs", str(count))
         reached(Failpoint.FUNCTIONS_MADE)
-        return self._read_count(folder)
+        made = self._read_count(folder)
+        if not made:  # as bnxt while its link is down
+            raise KernelError(
+                f"write {count} to {folder}/sriov_numvfs: there is still no virtual function",
+                operation="write sriov_numvfs",
+                hint="is the link of the physical function up? The kernel's log may say more",
+            )
+        return made
 
     def complete(
         self, pci_address: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
