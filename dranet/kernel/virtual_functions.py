@@ -41,24 +41,26 @@ class VfWriter:
         """Remove all virtual functions, and make ``count`` without drivers. Returns how many there are: the
         kernel lets a driver make fewer. Raises KernelError."""
         folder = f"{_DEVICES}/{pci_address}"
-        self._write(f"{folder}/sriov_numvfs", "0")
+        self._set_count(folder, 0)
         reached(Failpoint.FUNCTIONS_REMOVED)
         if not count:
             return 0
         self._set_autoprobe(folder, False)
         try:
-            return self._make(folder, count)
+            made = self._set_count(folder, count)
         except KernelError:
             self._set_autoprobe(folder, autoprobe)
             raise
-
-    def _make(self, folder: str, count: int) -> int:
-        self._write(f"{folder}/sriov_numvfs", str(count))
         reached(Failpoint.FUNCTIONS_MADE)
+        return made
+
+    def _set_count(self, folder: str, count: int) -> int:
+        """Read back: a driver may refuse without an error, as bnxt does while its link is down."""
+        self._write(f"{folder}/sriov_numvfs", str(count))
         made = self._read_count(folder)
-        if not made:  # as bnxt while its link is down
+        if bool(made) != bool(count):
             raise KernelError(
-                f"write {count} to {folder}/sriov_numvfs: there is still no virtual function",
+                f"write {count} to {folder}/sriov_numvfs: it is {made} afterwards",
                 operation="write sriov_numvfs",
                 hint="is the link of the physical function up? The kernel's log may say more",
             )

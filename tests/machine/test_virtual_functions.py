@@ -308,6 +308,7 @@ def keep_functions(folder: Path, wanted: VfRules) -> None:
 
 @pytest.mark.parametrize("step", [s for s in Failpoint if s.walk == "functions"])
 def test_functions_that_a_killed_driver_left_are_completed_by_the_next(tmp_path: Path, step: str) -> None:
+    write_count(0)
     write_count(1)
     die_at(f"{step}:1", lambda: keep_functions(tmp_path, rules(2)))
     made = count()

@@ -26,9 +26,9 @@ def describe_profiles(
                 found.setdefault(named, []).append(request["name"])
         for (profile, owner), requests in found.items():
             yield (
-                f"claim {claim.label}, request {' and '.join(requests)}: profile {profile} (named by {owner}) "
-                "is given by the node's profile provider (setting profile_provider) when the pod starts"
-                f"{_describe_state(claim, requests, driver)}"
+                f"claim {claim.label}, request {' and '.join(requests)}: profile {profile} (named by "
+                f"{owner}) is given by the node's profile provider (setting profile_provider) when the pod "
+                f"starts{_describe_state(claim, requests, driver)}"
             )
 
 

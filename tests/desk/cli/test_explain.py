@@ -138,6 +138,7 @@ def with_profile(name: str, **more: object) -> Json:
     return {"opaque": {"driver": "dra.net", "parameters": {"profile": name}}, **more}
 
 
+SINCE = "2026-11-28T10:00:00Z"
 REFUSED = "device pci-0000-40-00-0: profile acme.com/rail: webhook provider http://127.0.0.1:81: refused"
 
 
@@ -162,7 +163,7 @@ def test_profiles_are_told_with_who_names_them(explained: Explain, tmp_path: Pat
 @pytest.mark.parametrize(
     ("status", "message", "told"),
     [
-        ("False", REFUSED, f"The last try failed (ProviderUnavailable, since 2026-11-28T10:00:00Z): {REFUSED}"),
+        ("False", REFUSED, f"The last try failed (ProviderUnavailable, since {SINCE}): {REFUSED}"),
         ("False", "the link is enslaved", ""),
         ("True", "", ". It was given"),
     ],
@@ -176,7 +177,7 @@ def test_what_became_of_a_profile_is_told_from_the_claims_status(
     devices["config"] = [with_profile("acme.com/rail", source="FromClass", requests=["nic"])]
     condition = {
         "type": "Prepared", "status": status, "reason": "ProviderUnavailable", "message": message,
-        "lastTransitionTime": "2026-11-28T10:00:00Z",
+        "lastTransitionTime": SINCE,
     }  # fmt: skip
     claim["status"]["devices"] = [{**devices["results"][1], "conditions": [condition]}]
     _, out = explained("claim", "rank-1", "-f", write(tmp_path, [claim]))
