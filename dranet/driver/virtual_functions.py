@@ -178,9 +178,9 @@ class VirtualFunctions:
 
     def _report(self, targets: tuple[PfTarget, ...], warnings: tuple[str, ...]) -> None:
         states = tuple(PfState(t.device, t.count, t.observed, self._problem_of(t)) for t in targets)
-        told = {(old.device, old.problem) for old in self.states}
+        reported = {(old.device, old.problem) for old in self.states}
         for state in states:
-            if state.problem and (state.device, state.problem) not in told:
+            if state.problem and (state.device, state.problem) not in reported:
                 note = f"device {state.device}: {state.desired} virtual functions wanted, {state.problem}"
                 self._announcer.virtual_functions(note)
         if states != self.states:

@@ -62,7 +62,7 @@ class VfWriter:
             raise KernelError(
                 f"write {count} to {folder}/sriov_numvfs: it is {made} afterwards",
                 operation="write sriov_numvfs",
-                hint="is the link of the physical function up? The kernel's log may say more",
+                hint="is the link of the physical function up? See also the kernel's log",
             )
         return made
 

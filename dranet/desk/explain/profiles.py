@@ -35,7 +35,7 @@ def describe_profiles(
 def _find_profile(
     claim: WantedClaim, request: JsonObject, classes: Mapping[str, JsonObject], driver: str
 ) -> tuple[str, str] | None:
-    """The profile of a request, and who names it; the last one counts, as the driver merges configs."""
+    """The profile of a request, and the config that names it. The last one counts, as in the driver."""
     found = None
     for owner, config in _iter_configs(claim, request, classes):
         opaque = config.get("opaque") or {}
@@ -64,7 +64,7 @@ def _iter_configs(
 
 
 def _describe_state(claim: WantedClaim, requests: Sequence[str], driver: str) -> str:
-    """What the driver wrote about the last Prepare; empty where it says nothing of a profile."""
+    """What the driver wrote about the last Prepare; empty where that is not about a profile."""
     results = ((claim.allocation or {}).get("devices") or {}).get("results") or ()
     ours = {
         (result["pool"], result["device"])
@@ -84,5 +84,5 @@ def _describe_state(claim: WantedClaim, requests: Sequence[str], driver: str) ->
             since = condition.get("lastTransitionTime")
             when = f", since {since}" if since else ""
             return f". The last try failed ({condition.get('reason')}{when}): {message}"
-    given = prepared and all(condition.get("status") == "True" for condition in prepared)
-    return ". It was given" if given else ""
+    is_prepared = prepared and all(condition.get("status") == "True" for condition in prepared)
+    return ". It was given" if is_prepared else ""

@@ -43,7 +43,7 @@ _MAC_FIELD_BYTES = 32
 _HEADER_BYTES = len(rtnl.link_header())
 
 _ENOTSUPP = 524
-"""Of the kernel's own (``linux/errno.h``): bnxt returns it where its firmware is too old."""
+"""An errno of the kernel alone (``linux/errno.h``), which bnxt returns where its firmware is too old."""
 _REFUSED = (errno.EOPNOTSUPP, errno.EINVAL, _ENOTSUPP)
 """A driver without the operation, and one (igb, ixgbe) that takes no such value."""
 
