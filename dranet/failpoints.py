@@ -130,6 +130,16 @@ class Failpoint(StrEnum):
     PUBLISH_DONE = "publish:done"
     """All slices are written, and no listener has been called."""
 
+    # --- functions: virtual functions, by the rules of a file ---
+    FUNCTIONS_REMOVED = "functions:removed"
+    """A physical function has none any more, and none of the new ones."""
+    FUNCTIONS_MADE = "functions:made"
+    """They exist, without defaults and without drivers."""
+    FUNCTIONS_DEFAULTS_SET = "functions:defaults-set"
+    """Another one has its defaults, and no driver."""
+    FUNCTIONS_DRIVER_BOUND = "functions:driver-bound"
+    """Another one has its driver."""
+
     # --- migrate: the store of an earlier version is opened, and its records are written again ---
     MIGRATE_OPENED = "migrate:opened"
     """The folder of records is there; no record was read."""

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.publish import Inventory, View, warn_once
@@ -51,6 +52,10 @@ def _open_writer() -> AbstractContextManager[VfWriter]:
     return open_writer()
 
 
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class VirtualFunctions:
     def __init__(
         self,
@@ -61,6 +66,9 @@ class VirtualFunctions:
         announcer: Announcer,
         metrics: Metrics,
         on_change: Callable[[], None],
+        *,
+        open_writer: Callable[[], AbstractContextManager[VfWriter]] = _open_writer,
+        clock: Callable[[], float] = _loop_time,
     ) -> None:
         """``on_change`` is called when functions came or went."""
         self._node_name = node_name
@@ -70,9 +78,13 @@ class VirtualFunctions:
         self._announcer = announcer
         self._shown = metrics.virtual_functions
         self._on_change = on_change
+        self._open_writer = open_writer
+        self._clock = clock
         self._news = asyncio.Event()
         self._last: dict[str, tuple[PfTarget, str, float]] = {}
         """By PCI address: what was done or refused, the answer, and until when it counts."""
+        self._made: dict[str, tuple[int, int]] = {}
+        """By PCI address: a number that was asked for, and the number that the driver made."""
         self._warned: frozenset[str] = frozenset()
         self.states: tuple[PfState, ...] = ()
 
@@ -104,7 +116,17 @@ class VirtualFunctions:
         rules = view.policy.virtual_functions
         assert isinstance(rules, VfRules)
         devices = [*view.offered.values(), *(d.device for d in view.not_offered.values())]
-        return plan_virtual_functions(view.facts, devices, rules, self._prepared(), self._node_name)
+        targets, warnings = plan_virtual_functions(
+            view.facts, devices, rules, self._prepared(), self._node_name
+        )
+        return tuple(self._settle_for_fewer(target) for target in targets), warnings
+
+    def _settle_for_fewer(self, target: PfTarget) -> PfTarget:
+        """The number stays where its driver has made fewer: to ask again would remove those, and make as
+        many."""
+        if target.changes_count and self._made.get(target.address) == (target.count, target.observed):
+            return replace(target, waits_for=f"its driver makes {target.observed} of {target.count}")
+        return target
 
     def _prepared(self) -> Mapping[str, str]:
         return {
@@ -115,13 +137,17 @@ class VirtualFunctions:
         }
 
     async def _act(self, target: PfTarget) -> None:
-        """Under the locks of all its devices, by which a Prepare of one waits; decided again with them."""
+        """Under the locks of all its devices, by which a Prepare of one waits; decided again with them. A
+        change of the number takes functions away, so the node is scanned first: another program may have
+        taken one since the last scan."""
         last = self._last.get(target.address)
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         if last is not None and last[0] == target and now < last[2]:
             return
         try:
             async with self._work.hold(Work.DEVICE, target.devices):
+                if target.changes_count:
+                    await asyncio.to_thread(self._inventory.scan)
                 again = {t.address: t for t in self._plan(self._inventory.view)[0]}.get(target.address)
                 if again != target:
                     self._news.set()
@@ -135,13 +161,14 @@ class VirtualFunctions:
             self._on_change()
 
     def _write(self, target: PfTarget) -> tuple[int, list[str]]:
-        with _open_writer() as writer:
+        with self._open_writer() as writer:
             if target.changes_count:
-                writer.write_count(target.address, target.count, autoprobe=target.autoprobe)
+                made = writer.write_count(target.address, target.count, autoprobe=target.autoprobe)
+                self._made[target.address] = target.count, made
                 log.info(
                     "%s has %d virtual functions, before %d (%s)",
                     target.device,
-                    target.count,
+                    made,
                     target.observed,
                     target.place,
                 )
@@ -151,8 +178,9 @@ class VirtualFunctions:
 
     def _report(self, targets: tuple[PfTarget, ...], warnings: tuple[str, ...]) -> None:
         states = tuple(PfState(t.device, t.count, t.observed, self._problem_of(t)) for t in targets)
+        reported = {(old.device, old.problem) for old in self.states}
         for state in states:
-            if state.problem and state.problem not in {old.problem for old in self.states}:
+            if state.problem and (state.device, state.problem) not in reported:
                 note = f"device {state.device}: {state.desired} virtual functions wanted, {state.problem}"
                 self._announcer.virtual_functions(note)
         if states != self.states:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Struct
@@ -15,18 +15,17 @@ from dranet.cel import CelError, DeviceExpression
 from dranet.errors import Reason
 from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.topology import find_link_dependencies
-from dranet.model.attributes import BANDWIDTH
+from dranet.model.attributes import BANDWIDTH, MAC
 from dranet.model.device import MEGABIT, Bandwidth, CounterUse, Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.parameters.interface import VfConfig
-from dranet.model.parameters.part import AfterValidator, Entries, Field, Part, ValidationError
-from dranet.model.parameters.values import Text
+from dranet.model.parameters.part import AfterValidator, Conflict, Entries, Field, Part, ValidationError
+from dranet.model.parameters.values import Text, mac
 from dranet.model.virtual_functions import VfSettings
 
 _MOST_PREFIX_BYTES = 4
 """Two bytes are left for the virtual functions of all nodes on a network at least."""
 _MAC_BYTES = 6
-_ATTEMPTS = 256
 
 
 def mac_prefix(value: str) -> str:
@@ -39,6 +38,36 @@ def mac_prefix(value: str) -> str:
     if int(octets[0], 16) & 3 != 2:
         raise ValueError("must begin a locally administered unicast address: x2, x6, xa or xe")
     return ":".join(octets)
+
+
+def ethernet_mac(value: str) -> str:
+    """A unicast address of six bytes; InfiniBand's have 20."""
+    address = mac(value)
+    if len(address.split(":")) != _MAC_BYTES:
+        raise ValueError("must be a MAC address of 6 bytes, e.g. 02:5a:10:00:00:00")
+    return address
+
+
+class MacRange(Part):
+    """``macRange``: both ends are part of it."""
+
+    start: Annotated[str, AfterValidator(ethernet_mac)] = Field(
+        "first address", examples=["02:5a:10:00:00:00"]
+    )
+    end: Annotated[str, AfterValidator(ethernet_mac)] = Field("last address", examples=["02:5a:10:00:0f:ff"])
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.start[:2] != self.end[:2]:
+            yield (
+                ("end",),
+                f"must have the first byte of start ({self.start[:2]}): others are multicast addresses",
+            )
+        elif not self.addresses:
+            yield ("end",), f"must not be below start ({self.start})"
+
+    @property
+    def addresses(self) -> range:
+        return range(_number(self.start), _number(self.end) + 1)
 
 
 class VfRule(Part):
@@ -54,6 +83,7 @@ class VfRule(Part):
         "first bytes of their MAC addresses; the others come from node, physical function and number",
         examples=["02:5a:10"],
     )
+    mac_range: MacRange | None = Field("their MAC addresses are in this range; instead of `macPrefix`")
     drivers_autoprobe: bool = Field(
         "`false`: they get no driver on the node (`sriov_drivers_autoprobe`)", default=True
     )
@@ -62,9 +92,30 @@ class VfRule(Part):
         default=False,
     )
 
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.mac_prefix and self.mac_range:
+            yield ("macRange",), "must be absent with macPrefix, which is a range as well"
+        elif self.mac_range and len(self.mac_range.addresses) < self.count:
+            size = len(self.mac_range.addresses)
+            yield ("macRange",), f"has {size} addresses for {self.count} virtual functions: extend it"
+
+    @property
+    def mac_addresses(self) -> range | None:
+        """The addresses to choose from, as numbers; ``None``: the virtual functions keep what they have."""
+        if self.mac_range is not None:
+            return self.mac_range.addresses
+        if self.mac_prefix is None:
+            return None
+        size = 256 ** (_MAC_BYTES - len(self.mac_prefix.split(":")))
+        return range(_number(self.mac_prefix) * size, (_number(self.mac_prefix) + 1) * size)
+
 
 class VfFile(Part):
     virtual_functions: Entries[VfRule] = Field("rules; of those that match, the first counts")
+
+
+def _number(mac: str) -> int:
+    return int(mac.replace(":", ""), 16)
 
 
 class VfProblem(Struct, frozen=True):
@@ -217,8 +268,7 @@ def plan_virtual_functions(
         if function.physical_function:
             children[function.physical_function].append(function)
     node = _Node(facts, by_address, prepared)
-    macs = _MacPool(node_name, facts.links, {f.address for f in facts.pci_functions if f.physical_function})
-    targets = []
+    found = list[_Pf]()
     for function in facts.pci_functions:
         device = by_address.get(function.address)
         if device is None or not function.sriov_total_vfs or function.physical_function:
@@ -226,44 +276,45 @@ def plan_virtual_functions(
         rule = rules.find(device, warnings)
         if rule is not None:
             own = sorted(children[function.address], key=lambda f: f.virtual_function_index or 0)
-            targets.append(_plan_one(function, device, rule, own, node, macs))
-    return tuple(targets), tuple(warnings)
+            found.append(_Pf(function, device, rule, tuple(own)))
+    macs = _Macs(
+        node_name, facts.links, node.find_macs_in_use(child for pf in found for child in pf.children)
+    )
+    return tuple(_plan_one(pf, node, macs) for pf in found), tuple(warnings)
 
 
-def _plan_one(
-    function: PciFunction,
-    device: Device,
-    rule: Rule,
-    children: Sequence[PciFunction],
-    node: _Node,
-    macs: _MacPool,
-) -> PfTarget:
-    wanted = rule.wanted
+class _Pf(Struct, frozen=True):
+    """A physical function with a rule."""
+
+    function: PciFunction
+    device: Device
+    rule: Rule
+    children: tuple[PciFunction, ...]
+
+
+def _plan_one(pf: _Pf, node: _Node, macs: _Macs) -> PfTarget:
+    wanted, function = pf.rule.wanted, pf.function
+    chosen = _choose_macs(pf, macs)
     waits_for = ""
     if wanted.count > function.sriov_total_vfs:
         waits_for = f"it has at most {function.sriov_total_vfs} virtual functions, not {wanted.count}"
+    elif None in [chosen.get(index, "") for index in range(wanted.count)]:
+        waits_for = f"the MAC addresses of {pf.rule.place} are all taken on this node: extend macRange"
     elif wanted.count != function.sriov_num_vfs:
         waits_for = node.find_user(function, "" if wanted.node_interfaces else "node")
-        users = (node.find_user(child, "node") for child in children)
+        users = (node.find_user(child, "node") for child in pf.children)
         waits_for = waits_for or next(filter(None, users), "")
-    own = {child.address: node.by_address.get(child.address) for child in children}
     functions = tuple(
-        VfTarget(
-            child.address,
-            index,
-            replace(
-                wanted.defaults.settings,
-                mac=macs.choose(wanted.mac_prefix, function.address, index) if wanted.mac_prefix else None,
-            ),
-        )
-        for child in children
+        VfTarget(child.address, index, replace(wanted.defaults.settings, mac=chosen.get(index)))
+        for child in pf.children
         if (index := child.virtual_function_index) is not None and not node.find_user(child, "node")
     )
-    names = (device.name, *(vf.name for vf in own.values() if vf is not None))
+    own = (node.by_address.get(child.address) for child in pf.children)
+    names = (pf.device.name, *(vf.name for vf in own if vf is not None))
     return PfTarget(
         function.address,
-        device.name,
-        rule.place,
+        pf.device.name,
+        pf.rule.place,
         wanted.count,
         function.sriov_num_vfs,
         waits_for,
@@ -271,6 +322,20 @@ def _plan_one(
         functions,
         names,
     )
+
+
+def _choose_macs(pf: _Pf, macs: _Macs) -> Mapping[int, str | None]:
+    """By the numbers of all virtual functions, whether they exist or not: so that an address does not depend
+    on what was made first."""
+    addresses, function = pf.rule.wanted.mac_addresses, pf.function
+    if addresses is None:
+        return {}
+    count = max(min(pf.rule.wanted.count, function.sriov_total_vfs), function.sriov_num_vfs)
+    by_index = {child.virtual_function_index: child.address for child in pf.children}
+    return {
+        index: macs.choose(addresses, function.address, index, by_index.get(index, ""))
+        for index in range(count)
+    }
 
 
 class _Node:
@@ -302,6 +367,16 @@ class _Node:
             )
         return self._find_node_use(name, function, links) if kind else ""
 
+    def find_macs_in_use(self, functions: Iterable[PciFunction]) -> Mapping[str, str]:
+        """By PCI address: of each of these functions, empty while it has no user, whose address may change,
+        or where a virtual machine has it, whose address is not known."""
+        users = ((function.address, self.find_user(function, "node")) for function in functions)
+        return {address: self._find_mac(address) if user else "" for address, user in users}
+
+    def _find_mac(self, address: str) -> str:
+        device = self.by_address.get(address)
+        return str(device.attributes.get(MAC.qualified, "")) if device is not None else ""
+
     def _find_node_use(self, name: str, function: PciFunction, links: Iterable[Link]) -> str:
         for link in links:
             if link.ifname in self._dependencies.links:
@@ -317,20 +392,26 @@ class _Node:
         return ""
 
 
-class _MacPool:
-    """Deterministic addresses: the same after a restart. One that another link of the node has, or that was
-    chosen before, is passed over; those of virtual functions do not count, as they may be these."""
+class _Macs:
+    """Deterministic addresses: the same after a restart, and each of them once on the node."""
 
-    def __init__(self, node_name: str, links: Iterable[Link], virtual: Collection[str]) -> None:
+    def __init__(self, node_name: str, links: Iterable[Link], in_use: Mapping[str, str]) -> None:
+        """``in_use``: addresses of all virtual functions that may get one, empty for those that will."""
         self._node = node_name
-        self._taken = {link.mac for link in links if link.pci_address not in virtual}
+        self._in_use = in_use
+        self._taken = {*in_use.values(), *(link.mac for link in links if link.pci_address not in in_use)}
 
-    def choose(self, prefix: str, physical_function: str, index: int) -> str:
-        left = _MAC_BYTES - len(prefix.split(":"))
-        for attempt in range(_ATTEMPTS):
-            seed = f"{self._node}/{physical_function}/{index}/{attempt}".encode()
-            mac = f"{prefix}:{hashlib.sha256(seed).digest()[:left].hex(':')}"
+    def choose(self, addresses: range, physical_function: str, index: int, function: str) -> str | None:
+        """The first free one, from a place that node, physical function and number give; ``None``: all are
+        taken. A function in use has what it has."""
+        if present := self._in_use.get(function):
+            return present
+        seed = f"{self._node}/{physical_function}/{index}".encode()
+        place = int.from_bytes(hashlib.sha256(seed).digest())
+        for attempt in range(min(len(addresses), len(self._taken) + 1)):
+            number = addresses[(place + attempt) % len(addresses)]
+            mac = number.to_bytes(_MAC_BYTES).hex(":")
             if mac not in self._taken:
                 self._taken.add(mac)
                 return mac
-        raise ValueError(f"no MAC address is free below {prefix}")  # of 65,536 at least
+        return None

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dranet.errors import DranetError, KernelError
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.links import open_host_side
 from dranet.kernel.attachment.virtual_function import iter_physical_links
 from dranet.kernel.namespaces.netns import open_sysfs
@@ -36,18 +37,34 @@ class VfWriter:
         self._root = root
         self._netlink = netlink
 
-    def write_count(self, pci_address: str, count: int, *, autoprobe: bool) -> None:
-        """Remove all virtual functions, and make ``count`` without drivers. Raises KernelError."""
+    def write_count(self, pci_address: str, count: int, *, autoprobe: bool) -> int:
+        """Remove all virtual functions, and make ``count`` without drivers. Returns how many there are: the
+        kernel lets a driver make fewer. Raises KernelError."""
         folder = f"{_DEVICES}/{pci_address}"
-        self._write(f"{folder}/sriov_numvfs", "0")
+        self._set_count(folder, 0)
+        reached(Failpoint.FUNCTIONS_REMOVED)
         if not count:
-            return
+            return 0
         self._set_autoprobe(folder, False)
         try:
-            self._write(f"{folder}/sriov_numvfs", str(count))
+            made = self._set_count(folder, count)
         except KernelError:
             self._set_autoprobe(folder, autoprobe)
             raise
+        reached(Failpoint.FUNCTIONS_MADE)
+        return made
+
+    def _set_count(self, folder: str, count: int) -> int:
+        """Read back: a driver may refuse without an error, as bnxt does while its link is down."""
+        self._write(f"{folder}/sriov_numvfs", str(count))
+        made = self._read_count(folder)
+        if bool(made) != bool(count):
+            raise KernelError(
+                f"write {count} to {folder}/sriov_numvfs: it is {made} afterwards",
+                operation="write sriov_numvfs",
+                hint="is the link of the physical function up? See also the kernel's log",
+            )
+        return made
 
     def complete(
         self, pci_address: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
@@ -66,6 +83,7 @@ class VfWriter:
                     if "mac" in missing:
                         self._unbind(address)
                     admin.apply(index, wanted)
+                    reached(Failpoint.FUNCTIONS_DEFAULTS_SET)
                     changed += 1
             except DranetError as error:
                 problems.append(error.message)
@@ -76,9 +94,18 @@ class VfWriter:
                 changed += 1
                 try:
                     self._write("bus/pci/drivers_probe", address)
+                    reached(Failpoint.FUNCTIONS_DRIVER_BOUND)
                 except KernelError as error:
                     problems.append(error.message)
         return changed, problems
+
+    def _read_count(self, folder: str) -> int:
+        try:
+            return int((self._root / folder / "sriov_numvfs").read_text())
+        except (OSError, ValueError) as error:
+            raise KernelError(
+                f"read {folder}/sriov_numvfs: {error}", operation="read sriov_numvfs"
+            ) from error
 
     def _is_bound(self, address: str) -> bool:
         return (self._root / _DEVICES / address / "driver").exists()

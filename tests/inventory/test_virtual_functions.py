@@ -17,45 +17,9 @@ from dranet.inventory.policy import Policy
 from dranet.inventory.slices import plan_slices
 from dranet.inventory.virtual_functions import PfTarget, VfRules, parse_vf_rules, plan_virtual_functions
 from dranet.model.device import Bandwidth
-from dranet.model.facts import Address, Link, NodeFacts, PciFunction, Route
+from dranet.model.facts import Address, NodeFacts
 from dranet.model.virtual_functions import VfSettings
-
-PF = "0000:1a:00.0"
-TOTAL = 8
-
-
-def vf_address(index: int) -> str:
-    return f"0000:1a:01.{index}"
-
-
-def a_link(ifname: str, ifindex: int, address: str, **more: Any) -> Link:
-    return Link(
-        ifindex, ifname, flags=1, carrier=True, mac=f"aa:00:00:00:00:{ifindex:02x}", parent_bus="pci",
-        parent_device=address, pci_address=address, **more,
-    )  # fmt: skip
-
-
-def a_node(count: int, *, away: frozenset[int] = frozenset(), uplink: bool = False) -> NodeFacts:
-    """``away``: functions whose links are not on the node."""
-    pf = PciFunction(
-        PF, 0x020000, 0x8086, 0x1572, driver="i40e", root="pci0000:00", path=(PF,),
-        sriov_total_vfs=TOTAL, sriov_num_vfs=count,
-    )  # fmt: skip
-    virtual = [
-        replace(pf, address=vf_address(i), path=(vf_address(i),), physical_function=PF,
-                virtual_function_index=i, sriov_total_vfs=0, sriov_num_vfs=0)
-        for i in range(count)
-    ]  # fmt: skip
-    links = [a_link("pf0", 2, PF)]
-    links += [a_link(f"pf0v{i}", 3 + i, vf_address(i)) for i in range(count) if i not in away]
-    routes = (Route("0.0.0.0/0", gateway="10.0.0.1", ifindex=2),) if uplink else ()
-    return NodeFacts(links=tuple(links), pci_functions=(pf, *virtual), default_routes=routes)
-
-
-def some_rules(*entries: dict[str, Any]) -> VfRules:
-    found, problems = parse_vf_rules({"virtualFunctions": list(entries)}, "dra.net")
-    assert problems == ()
-    return found
+from tests.inventory.sriov import PF, TOTAL, a_link, a_node, a_pf, some_rules, vf_address
 
 
 def plan(facts: NodeFacts, rules: VfRules, prepared: dict[str, str] | None = None) -> tuple[PfTarget, ...]:
@@ -94,21 +58,88 @@ def test_an_uplink_gets_functions_only_where_the_rule_says_so() -> None:
 def test_a_function_with_an_address_is_the_nodes() -> None:
     facts = a_node(2)
     links = [
-        replace(x, addresses=(Address("10.1.0.5/24"),)) if x.ifname == "pf0v1" else x for x in facts.links
+        replace(x, addresses=(Address("10.1.0.5/24"),)) if x.ifname == "pf2v1" else x for x in facts.links
     ]
     target = plan(replace(facts, links=tuple(links)), some_rules({"count": 3}))[0]
-    assert "pf0v1" in target.waits_for
+    assert "pf2v1" in target.waits_for
     assert [f.index for f in target.functions] == [0]
 
 
-@given(st.integers(1, TOTAL), st.sampled_from(["02", "02:5a", "06:5a:10", "0a:5a:10:00"]))
-def test_addresses_differ_and_are_the_same_after_a_restart(count: int, prefix: str) -> None:
-    rules = some_rules({"count": count, "macPrefix": prefix})
-    first, second = (plan(a_node(count), rules)[0].functions for _ in range(2))
+def a_range(start: str, end: str) -> dict[str, str]:
+    return {"start": start, "end": end}
+
+
+POOLS = st.sampled_from(["02", "02:5a", "06:5a:10", "0a:5a:10:00"]).map(lambda text: {"macPrefix": text})
+FIRST = st.builds(
+    lambda byte, low: (byte << 40) + low, st.sampled_from([2, 0x0A, 0x3C]), st.integers(0, 2**40 - 99)
+)
+OTHER_PF = "0000:3b:00.0"
+
+
+def write_mac(number: int) -> str:
+    return number.to_bytes(6).hex(":")
+
+
+def macs_of(targets: tuple[PfTarget, ...]) -> dict[str, str]:
+    return {f.address: f.settings.mac or "" for target in targets for f in target.functions}
+
+
+def join(*nodes: NodeFacts) -> NodeFacts:
+    links = tuple(link for node in nodes for link in node.links)
+    return NodeFacts(links=links, pci_functions=tuple(f for node in nodes for f in node.pci_functions))
+
+
+@given(st.integers(1, TOTAL), POOLS)
+def test_addresses_differ_and_are_the_same_after_a_restart(count: int, pool: dict[str, str]) -> None:
+    rules = some_rules({"count": count, **pool})
+    first, second = (macs_of(plan(a_node(count), rules)) for _ in range(2))
     assert first == second
-    macs = [f.settings.mac for f in first]
-    assert len(set(macs)) == count
-    assert all(mac is not None and mac.startswith(prefix) and len(mac) == 17 for mac in macs)
+    assert len(set(first.values())) == count
+    assert all(mac.startswith(pool["macPrefix"]) and len(mac) == 17 for mac in first.values())
+
+
+@given(FIRST, st.integers(1, TOTAL), st.integers(0, 9))
+def test_addresses_of_a_range_are_in_it_and_each_is_once_on_the_node(
+    first: int, count: int, spare: int
+) -> None:
+    """Two physical functions take all of it, or nearly."""
+    last = first + 2 * count - 1 + spare
+    rules = some_rules({"count": count, "macRange": a_range(write_mac(first), write_mac(last))})
+    macs = macs_of(plan(join(a_pf(count), a_pf(count, pf=OTHER_PF, ifindex=20)), rules))
+    numbers = {int(mac.replace(":", ""), 16) for mac in macs.values()}
+    assert len(numbers) == 2 * count
+    assert all(first <= number <= last for number in numbers)
+    assert not any(number >> 40 & 1 for number in numbers), "none is a multicast address"
+
+
+def test_an_address_does_not_depend_on_which_functions_exist() -> None:
+    rules = some_rules({"count": 4, "macRange": a_range("02:00:00:00:00:00", "02:00:00:00:00:09")})
+    both = join(a_pf(4), a_pf(4, pf=OTHER_PF, ifindex=20))
+    alone = join(a_pf(0), a_pf(4, pf=OTHER_PF, ifindex=20))
+    macs = macs_of(plan(both, rules))
+    assert {address: macs[address] for address in macs_of(plan(alone, rules))} == macs_of(plan(alone, rules))
+
+
+def test_a_function_in_use_keeps_its_address_and_no_other_gets_it() -> None:
+    """It has another one than it would get now: the range was another one when it was made."""
+    rules = some_rules({"count": 2, "macRange": a_range("02:00:00:00:00:00", "02:00:00:00:00:01")})
+    for mac, other in (
+        ("02:00:00:00:00:00", "02:00:00:00:00:01"),
+        ("02:00:00:00:00:01", "02:00:00:00:00:00"),
+    ):
+        facts = a_pf(2, macs=[mac])
+        held = next(d.name for d in build_devices(facts, {}) if d.pci_address == vf_address(0))
+        (target,) = plan(facts, rules, {held: "ns/pod"})
+        assert macs_of((target,)) == {vf_address(1): other}
+
+
+def test_a_range_that_two_physical_functions_exhaust_makes_no_functions() -> None:
+    rules = some_rules({"count": 2, "macRange": a_range("02:00:00:00:00:00", "02:00:00:00:00:02")})
+    first, second = plan(join(a_pf(0), a_pf(0, pf=OTHER_PF, ifindex=20)), rules)
+    assert first.changes_count
+    assert second.waits_for == (
+        "the MAC addresses of virtualFunctions[0] are all taken on this node: extend macRange"
+    )
 
 
 def test_an_address_that_another_link_has_is_passed_over() -> None:
@@ -135,6 +166,17 @@ def test_the_first_rule_that_matches_counts_and_without_one_nothing_is_touched()
         ({"count": -1}, "at least 0"),
         ({"count": 1, "macPrefix": "03"}, "locally administered"),
         ({"count": 1, "macPrefix": "02:zz"}, "bytes of a MAC"),
+        ({"count": 1, "macRange": {"start": "02:00:00:00:00:01"}}, "end"),
+        ({"count": 1, "macRange": a_range("02:00:00:00:00:02", "02:00:00:00:00:01")}, "not be below start"),
+        ({"count": 1, "macRange": a_range("03:00:00:00:00:00", "03:00:00:00:00:01")}, "unicast"),
+        ({"count": 1, "macRange": a_range("02:00:00:00:00:00", "04:00:00:00:00:00")}, "first byte of start"),
+        ({"count": 1, "macRange": a_range("00:00:00:00:00:00", "00:00:00:00:00:01")}, "unicast"),
+        ({"count": 1, "macRange": a_range("02" + ":00" * 19, "02" + ":01" * 19)}, "6 bytes"),
+        ({"count": 3, "macRange": a_range("02:00:00:00:00:01", "02:00:00:00:00:02")}, "2 addresses for 3"),
+        (
+            {"count": 1, "macPrefix": "02", "macRange": a_range("02:00:00:00:00:01", "02:00:00:00:00:02")},
+            "absent with macPrefix",
+        ),
         ({"count": 1, "match": "device."}, ""),
         ({"count": 1, "defaults": {"qos": 3}}, "vlan"),
         ({"count": 1, "defaults": {"vlan": 5000}}, "4094"),
@@ -165,7 +207,7 @@ def test_a_physical_function_takes_all_of_what_its_functions_share() -> None:
     policy = Policy(virtual_functions=some_rules({"count": 3}))
     offered = [d.device for d in take_inventory(a_node(3), {}, policy) if d.published]
     amounts = {d.ifname: d.counters.amount for d in offered if d.counters}
-    assert amounts == {"pf0": 3, "pf0v0": 1, "pf0v1": 1, "pf0v2": 1}
+    assert amounts == {"pf2": 3, "pf2v0": 1, "pf2v1": 1, "pf2v2": 1}
     assert len({d.counters.counter_set for d in offered if d.counters}) == 1
     assert plan_slices(offered, policy).pages
 
@@ -189,7 +231,7 @@ def offered_bandwidth(facts: NodeFacts, policy: Policy) -> dict[str, Bandwidth |
 
 
 def with_speed(facts: NodeFacts, mbps: int | None) -> NodeFacts:
-    links = [replace(link, speed_mbps=mbps) if link.ifname == "pf0" else link for link in facts.links]
+    links = [replace(link, speed_mbps=mbps) if link.ifname == "pf2" else link for link in facts.links]
     return replace(facts, links=tuple(links))
 
 
@@ -202,8 +244,8 @@ def test_functions_have_the_rate_of_their_rule_as_capacity_and_keep_it_without_a
     policy = counting(3, 25_000)
     for speed in (100_000, None):
         found = offered_bandwidth(with_speed(a_node(3), speed), policy)
-        assert found == {"pf0": None} | dict.fromkeys(
-            ("pf0v0", "pf0v1", "pf0v2"), Bandwidth(25 * GIGABIT, None)
+        assert found == {"pf2": None} | dict.fromkeys(
+            ("pf2v0", "pf2v1", "pf2v2"), Bandwidth(25 * GIGABIT, None)
         )
 
 
@@ -233,8 +275,8 @@ def test_a_rule_that_promises_more_than_the_port_is_named_and_promises_nothing()
 def test_a_shared_function_is_counted_by_its_rate_and_not_by_the_speed_of_the_port() -> None:
     policy = replace(counting(2, 500), shared=Everything())
     found = offered_bandwidth(with_speed(a_node(2), 100_000), replace(policy, assumed_bandwidth=GIGABIT))
-    assert found["pf0v0"] == Bandwidth(GIGABIT // 2, GIGABIT // 2)
-    assert found["pf0"] == Bandwidth(100 * GIGABIT, GIGABIT)
+    assert found["pf2v0"] == Bandwidth(GIGABIT // 2, GIGABIT // 2)
+    assert found["pf2"] == Bandwidth(100 * GIGABIT, GIGABIT)
 
 
 class Everything:

@@ -3,25 +3,41 @@ a pod through the physical function. ``ip`` and sysfs are the judges."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dranet import failpoints
+from dranet.claims.plan.device import plan_device
+from dranet.driver.instances.members import WorkLocks
+from dranet.driver.publish import Inventory
+from dranet.driver.virtual_functions import VirtualFunctions
 from dranet.errors import DeviceError, KernelError
+from dranet.failpoints import Failpoint
 from dranet.inventory.build import build_devices
+from dranet.inventory.policy import Policy
 from dranet.inventory.virtual_functions import PfTarget, VfRules, parse_vf_rules, plan_virtual_functions
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import detach
 from dranet.kernel.attachment.restore import read_link_state
 from dranet.kernel.attachment.virtual_function import read_vf
 from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.virtual_functions import open_writer
-from dranet.model.plan import AttachPlan, MoveLink, SetUp, SetVf
+from dranet.model.device import Device, DeviceKind
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.plan import AttachPlan, MoveLink, PreparedDevice, SetUp, SetVf
 from dranet.model.virtual_functions import VfSettings
+from dranet.store.claim_store import ClaimStore
+from dranet.telemetry import Metrics
 from testbed.machine.hardware import MACHINE
+from tests.driver.bench import Bench, Told, sandbox
 from tests.machine import kernel_view
 from tests.support.namespaces import Namespace
 
@@ -224,3 +240,145 @@ def test_a_physical_function_that_is_elsewhere_is_named(
         attach([wanted], pod.netns)
     other.ip("link", "set", name, "netns", "1")
     assert "is the physical function in a pod" in str(refused.value)
+
+
+def test_a_function_without_its_link_is_restored_as_well(pod: Namespace) -> None:
+    """Its driver was unbound while the pod had it; the next one to have it must not be trusted."""
+    target = make(1)
+    wanted, before = pod_plan(target.functions[0].address, 0), vfs()[0]
+    attach([wanted], pod.netns)
+    driver = kernel_view.SYS_PCI / target.functions[0].address / "driver"
+    (driver / "unbind").write_text(target.functions[0].address)
+    assert vfs()[0]["trust"] is True
+    assert detach([wanted], pod.netns).missing == ("vf",)
+    assert vfs()[0] == before
+
+
+# --- a driver that is killed ----------------------------------------------------------------------------
+
+
+def die_at(point: str, work: Callable[[], object]) -> None:
+    """Do the work in another process, which kills itself (SIGKILL) when it reaches the failpoint for the n-th
+    time: ``attach:steps-applied:2``."""
+    step, _, times = point.rpartition(":")
+    left = int(times)
+
+    def count(reached: Failpoint) -> None:
+        nonlocal left
+        left -= reached == step
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            failpoints.listen(count)
+            work()
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status), f"{point} was not reached: {status}"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def keep_functions(folder: Path, wanted: VfRules) -> None:
+    """The driver's loop over the machine, until it changes nothing any more."""
+    store, metrics = ClaimStore(folder / "claims"), Metrics()
+    store.open()
+    inventory = Inventory(
+        NodeScanner(Path("/sys"), Path("/proc")), lambda: Policy(virtual_functions=wanted), store, metrics
+    )
+    changes = [True]
+    functions = VirtualFunctions(
+        "node", inventory, store, WorkLocks(store.folder), Told(), metrics, lambda: changes.append(True)
+    )
+
+    async def run() -> None:
+        while changes:
+            changes.clear()
+            inventory.scan()
+            await functions.reconcile()
+
+    try:
+        asyncio.run(run())
+        assert [state.problem for state in functions.states] == [""]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("step", [s for s in Failpoint if s.walk == "functions"])
+def test_functions_that_a_killed_driver_left_are_completed_by_the_next(tmp_path: Path, step: str) -> None:
+    write_count(0)
+    write_count(1)
+    die_at(f"{step}:1", lambda: keep_functions(tmp_path, rules(2)))
+    made = count()
+    assert made == (0 if step == Failpoint.FUNCTIONS_REMOVED else 2)
+    if step == Failpoint.FUNCTIONS_MADE:
+        assert all("vlan_list" not in vf or vf["vlan_list"][0]["vlan"] == 0 for vf in vfs())
+    keep_functions(tmp_path, rules(2))
+    assert (count(), autoprobe()) == (2, "1")
+    for function, seen in zip(plan(rules(2)).functions, vfs(), strict=True):
+        assert (seen["address"], seen["spoofchk"]) == (function.settings.mac, False)
+        assert (seen["vlan_list"][0]["vlan"], seen["vlan_list"][0]["qos"]) == (100, 3)
+        assert kernel_view.ifname(function.address), "it has its driver"
+
+
+@pytest.fixture
+def node() -> Iterator[Namespace]:
+    """The machine's own namespace."""
+    kernel_view.run("ip", "netns", "attach", "machine", str(os.getpid()))
+    with NetworkNamespace.open("/run/netns/machine") as here:
+        yield Namespace("machine", here)
+    kernel_view.run("ip", "netns", "del", "machine")
+
+
+def a_claim(function: str, index: int) -> PreparedDevice:
+    """As Prepare leaves it, of a class with ``interface.vf``."""
+    ifname = kernel_view.ifname(function)
+    device = Device(
+        "vf",
+        DeviceKind.NIC,
+        ifname=ifname,
+        pci_address=function,
+        physical_function=PF.address,
+        vf_index=index,
+    )
+    vf = {"trust": True, "spoofCheck": True, "vlan": 42, "qos": 5}
+    config = NetworkConfig.model_validate({"interface": {"name": "net1", "vf": vf}})
+    with NetlinkSocket.open() as netlink:
+        before = read_vf(netlink, Path("/sys"), PF.address, index)
+    plan = plan_device(device, read_link_state(ifname), config, rdma_exclusive=False, vf=before)
+    return PreparedDevice(request="nic", pool="node", device=device, plan=plan)
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["pod-is-gone", "pod-stays"])
+@pytest.mark.parametrize(
+    ("point", "is_set"),
+    [("attach:link-moved:1", False), ("attach:steps-applied:2", True), ("release:link-home:1", True)],
+)
+def test_a_function_that_a_killed_driver_administered_is_restored(
+    tmp_path: Path, node: Namespace, pod: Namespace, point: str, is_set: bool, stays: bool
+) -> None:
+    target = make(2)
+    function, before, here = target.functions[1].address, vfs()[1], sandbox(pod)
+    bench = Bench(tmp_path, node)
+    bench.put(a_claim(function, 1))
+    bench.close()
+
+    def give_and_take() -> None:
+        bench = Bench(tmp_path, node)
+        bench.run_sandbox(here)
+        bench.stop_sandbox(here)
+
+    die_at(point, give_and_take)
+    assert (vfs()[1]["trust"], vfs()[1] != before) == (is_set, is_set)
+    bench = Bench(tmp_path, node)
+    if stays:  # the runtime asks again, and the pod ends later
+        assert bench.run_sandbox(here)
+        assert (vfs()[1]["trust"], vfs()[1]["vlan_list"][0]["vlan"]) == (True, 42)
+        assert bench.stop_sandbox(here)
+    else:
+        bench.reconcile()
+    bench.close()
+    assert vfs()[1] == before
+    assert kernel_view.ifname(function)

@@ -68,6 +68,8 @@ WALKS_OF: dict[Callable[..., object], Sequence[str]] = {
     die_while_the_driver_is_updated: ("hand-over",),
 }
 """Whose steps a story wants to meet, each one (with three claims), or else it fails."""
+IN_THE_MACHINE = {"functions"}
+"""Needs SR-IOV: ``tests/machine/test_virtual_functions.py`` meets each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ def told() -> Iterator[_Told]:
 
 
 def test_each_walk_has_its_story_with_one_claim_and_with_three() -> None:
-    assert {walk for walks in WALKS_OF.values() for walk in walks} == {step.walk for step in Failpoint}
+    walks = {step.walk for step in Failpoint} - IN_THE_MACHINE
+    assert {walk for walks in WALKS_OF.values() for walk in walks} == walks
     stories = {(story.tell, story.arguments) for group in GROUPS.values() for story in group}
     for tell in WALKS_OF:
         if tell is die_while_slices_are_written:  # no pod takes part

@@ -133,6 +133,7 @@ def run(options: argparse.Namespace) -> int:
         options.node,
         find_not_offered(objects.looks, driver),
         assumes_classes,
+        driver,
     )
     if options.node and not (objects.nodes or objects.slices):
         raise SettingsError(f"--node {options.node}: there are neither nodes nor slices")

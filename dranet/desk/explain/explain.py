@@ -28,6 +28,7 @@ from dranet.desk.explain.explanation import (
 from dranet.desk.explain.headline import describe_no_node, write_headline
 from dranet.desk.explain.near_misses import FailedAttempt, find_misses
 from dranet.desk.explain.node_report import report_node
+from dranet.desk.explain.profiles import describe_profiles
 from dranet.desk.explain.subject import (
     Subject,
     class_names,
@@ -64,6 +65,8 @@ class ClusterView:
     """By node: slices of devices that its driver keeps to itself, each with the reason."""
     assumes_classes: bool = False
     """The classes are those that charts install: none were given."""
+    driver: str = ""
+    """Whose configs are read."""
 
     @cached_property
     def classes_by_name(self) -> dict[str, JsonObject]:
@@ -231,7 +234,14 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     known = view.classes_by_name if view.assumes_classes else ()
     assumed = " and ".join(name for name in used if name in known)
     classes = f"no DeviceClasses were given (-f FILE): {assumed} assumed, as the charts install them"
-    return (*subject.remarks, *made, *((nodes,) if blind else ()), *((classes,) if assumed else ()))
+    profiles = describe_profiles(subject.claims, view.classes_by_name, view.driver)
+    return (
+        *subject.remarks,
+        *made,
+        *((nodes,) if blind else ()),
+        *((classes,) if assumed else ()),
+        *profiles,
+    )
 
 
 def _group(

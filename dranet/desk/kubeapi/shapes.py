@@ -85,9 +85,12 @@ _RESULT = {
     "request!": str, "driver!": str, "pool!": str, "device!": str, "adminAccess": bool, "shareID": str,
     "consumedCapacity": {_ANY_KEY: _AMOUNT},
 }  # fmt: skip
-_CONDITIONS = [{"type!": str, "status!": str, "reason": str, "message": str}]
+_CONDITIONS = [{"type!": str, "status!": str, "reason": str, "message": str, "lastTransitionTime": str}]
 _CLAIM_STATUS = {
-    "allocation": {"devices": {"results": [_RESULT]}, "nodeSelector": _SELECTOR},
+    "allocation": {
+        "devices": {"results": [_RESULT], "config": [{"source": str, "requests": [str], **_CONFIG}]},
+        "nodeSelector": _SELECTOR,
+    },
     "reservedFor": [{"resource!": str, "name!": str, "uid": str}],
     "devices": [{"driver!": str, "pool!": str, "device!": str, "conditions": _CONDITIONS}],
 }

@@ -107,7 +107,11 @@ def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: I
         delete_sublink(pod, creation)
         reached(Failpoint.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
-        problems += return_link(plan, plan.host, home, pod, interrupts)
+        try:
+            problems += return_link(plan, plan.host, home, pod, interrupts)
+        except LinkMissing:  # the function may be there without its link, and the next one to have it
+            restore_vf(home.rtnl, interrupts.sysfs_root, plan)
+            raise
         problems += restore_vf(home.rtnl, interrupts.sysfs_root, plan)
         reached(Failpoint.RELEASE_LINK_RESTORED)
     else:

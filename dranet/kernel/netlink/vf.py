@@ -42,7 +42,9 @@ _MAC_FIELD_BYTES = 32
 
 _HEADER_BYTES = len(rtnl.link_header())
 
-_REFUSED = (errno.EOPNOTSUPP, errno.EINVAL)
+_ENOTSUPP = 524
+"""An errno of the kernel alone (``linux/errno.h``), which bnxt returns where its firmware is too old."""
+_REFUSED = (errno.EOPNOTSUPP, errno.EINVAL, _ENOTSUPP)
 """A driver without the operation, and one (igb, ixgbe) that takes no such value."""
 
 FIELDS: Mapping[str, str] = {

@@ -134,6 +134,61 @@ def test_devices_in_use_are_told_with_their_claims_and_the_nearest_one(explained
     assert "fix: wait until team-c/storage is released" in out
 
 
+def with_profile(name: str, **more: object) -> Json:
+    return {"opaque": {"driver": "dra.net", "parameters": {"profile": name}}, **more}
+
+
+SINCE = "2026-11-28T10:00:00Z"
+REFUSED = "device pci-0000-40-00-0: profile acme.com/rail: webhook provider http://127.0.0.1:81: refused"
+
+
+def test_profiles_are_told_with_who_names_them(explained: Explain, tmp_path: Path) -> None:
+    """A name of the claim counts before that of the class, for the requests that it is for."""
+    objects = read_objects()
+    find(objects, "DeviceClass", "rdma-nic")["spec"]["config"] = [with_profile("acme.com/rail")]
+    claim = find(objects, "ResourceClaim", "pair")
+    other = {**with_profile("x"), "opaque": {"driver": "other.example.com", "parameters": {"profile": "x"}}}
+    claim["spec"]["devices"]["config"] = [with_profile("acme.com/gpu", requests=["gpu"]), other]
+    _, out = explained("claim", "pair", "-f", write(tmp_path, objects), "--facts", DGX)
+    text = unwrapped(out)
+    assert "request nic: profile acme.com/rail (named by DeviceClass rdma-nic) is given by the node's" in text
+    assert "request gpu: profile acme.com/gpu (named by its config)" in text
+    assert "profile x" not in text
+    claim["spec"]["devices"]["config"] = [with_profile("acme.com/own")]
+    _, out = explained("claim", "pair", "-f", write(tmp_path, objects), "--facts", DGX)
+    assert "profile acme.com/own (named by its config)" in unwrapped(out)
+    assert "acme.com/rail" not in out
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        ("False", REFUSED, f"The last try failed (ProviderUnavailable, since {SINCE}): {REFUSED}"),
+        ("False", "the link is enslaved", ""),
+        ("True", "", ". It was given"),
+    ],
+    ids=["failed", "something-else-failed", "given"],
+)  # fmt: skip
+def test_what_became_of_a_profile_is_told_from_the_claims_status(
+    explained: Explain, tmp_path: Path, status: str, message: str, told: str
+) -> None:
+    claim = next(c for c in yaml.safe_load_all(IN_USE.read_text()) if c["metadata"]["name"] == "rank-1")
+    devices = claim["status"]["allocation"]["devices"]
+    devices["config"] = [with_profile("acme.com/rail", source="FromClass", requests=["nic"])]
+    condition = {
+        "type": "Prepared", "status": status, "reason": "ProviderUnavailable", "message": message,
+        "lastTransitionTime": SINCE,
+    }  # fmt: skip
+    claim["status"]["devices"] = [{**devices["results"][1], "conditions": [condition]}]
+    _, out = explained("claim", "rank-1", "-f", write(tmp_path, [claim]))
+    text = unwrapped(out)
+    assert (
+        "request nic: profile acme.com/rail (named by its DeviceClass) is given by the node's profile" in text
+    )
+    assert told in text
+    assert ("The last try" in text, "It was given" in text) == ("The last try" in told, "given" in told)
+
+
 def test_whole_claims_are_the_nearest_miss_when_every_pair_is_taken(
     explained: Explain, tmp_path: Path
 ) -> None:
