@@ -21,7 +21,7 @@ from e2e.access import E2eFailed
 from e2e.cluster import build
 from e2e.live_driver import is_ready
 from e2e.objects import JsonObject
-from e2e.tests.pods import RESOURCE, WAIT_SECONDS, build_pod, build_spec, wait_until
+from e2e.tests.pods import RESOURCE, WAIT_SECONDS, build_pod, wait_until
 from e2e.tests.shell import REPOSITORY, Shell
 from testbed.node.iproute import run_ip
 
@@ -91,6 +91,7 @@ def _merge(configuration: str) -> str:
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": True},
         "integrations": {"frameworks": ["batch/job"]},
+        "featureGates": {"VisibilityOnDemand": False},
     }
     return yaml.safe_dump({**own, **yaml.safe_load(configuration)})
 
@@ -108,7 +109,7 @@ def _build_patch(folder: Path) -> JsonObject:
 
 async def _wait_rolled_out(shell: Shell) -> None:
     try:
-        await shell.run(f"kubectl -n {NAMESPACE} rollout status {_DEPLOYMENT} --timeout=90s")
+        await shell.run(f"kubectl -n {NAMESPACE} rollout status {_DEPLOYMENT} --timeout=170s")
     except E2eFailed as error:
         logs = await shell.run(f"kubectl -n {NAMESPACE} logs {_DEPLOYMENT} --tail=20 --all-containers")
         raise E2eFailed(f"{error}: {logs}") from error
@@ -166,11 +167,13 @@ class Team:
     async def apply(self, *items: JsonObject) -> None:
         await self._shell.run(f"kubectl -n {self.namespace} apply -f -", stdin=yaml.safe_dump_all(items))
 
-    async def submit(self, name: str, *requests: JsonObject, pods: int = 1, **more: JsonObject) -> None:
-        """Create a job whose pods have a claim of these requests each; ``more`` is for the pod template."""
-        template = {"metadata": {"name": name}, "spec": {"spec": build_spec(*requests)}}
+    async def submit(
+        self, name: str, spec: JsonObject, pods: int = 1, pod: JsonObject | None = None, **more: JsonObject
+    ) -> None:
+        """Create a job whose pods have a claim of this spec each; ``more`` is for their template."""
+        template = {"metadata": {"name": name}, "spec": {"spec": spec}}
         await self.apply({"apiVersion": RESOURCE, "kind": "ResourceClaimTemplate", **template})
-        await self.apply(self.build_job(name, build_pod("", [name], self._image), pods, **more))
+        await self.apply(self.build_job(name, pod or build_pod("", [name], self._image), pods, **more))
 
     def build_job(self, name: str, pod: JsonObject, pods: int = 1, **more: JsonObject) -> JsonObject:
         template = {"spec": {**pod["spec"], "restartPolicy": "Never"}, **more}

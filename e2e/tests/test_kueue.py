@@ -41,6 +41,8 @@ from tests.support.lldp_switch import build_frame, build_message, send
 
 NIC, GPU = "dra.net/nic", "dra.net/gpu"
 """The resources of the guide's ``deviceClassMappings``."""
+_ONE_NIC = build_spec(build_request())
+_ONE_GPU = {"devices": {"requests": [build_request(device_class="dranet-gpu")]}}
 _DRANET = f"{sys.executable} -m dranet.cli.main"
 _UNIT = "fabric.dra.net/unit"
 _REQUIRED = {"kueue.x-k8s.io/podset-required-topology": _UNIT}
@@ -68,14 +70,12 @@ async def team(kueue: Kueue, pods: PodMaker) -> AsyncIterator[Team]:
 
 
 async def test_a_job_waits_for_quota_and_starts_with_its_aligned_nics(team: Team, pods: PodMaker) -> None:
-    spec = build_spec(build_request(count=2))
-    spec["devices"]["constraints"] = [{"requests": ["nic"], "matchAttribute": "dra.net/numaNode"}]
-    template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
-    await team.apply({**template, "metadata": {"name": "pair"}, "spec": {"spec": spec}})
-    await team.apply(team.build_job("first", build_pod("", ["pair"], pods.image)))
+    pair = build_spec(build_request(count=2))
+    pair["devices"]["constraints"] = [{"requests": ["nic"], "matchAttribute": "dra.net/numaNode"}]
+    await team.submit("first", pair)
     (running,) = await team.wait_ready("first")
     assert len(await pods.list_links(running)) == 2
-    await team.apply(team.build_job("second", build_pod("", ["pair"], pods.image)))
+    await team.submit("second", pair)
     await team.wait_message("second", f"insufficient unused quota for {NIC}")
     await team.delete("first")
     await team.wait_ready("second")
@@ -84,21 +84,18 @@ async def test_a_job_waits_for_quota_and_starts_with_its_aligned_nics(team: Team
 async def test_each_class_and_each_namespace_has_a_quota_of_its_own(
     team: Team, kueue: Kueue, api: ApiClient
 ) -> None:
-    await team.submit("nics", build_request(count=2))
+    await team.submit("nics", build_spec(build_request(count=2)))
     await team.wait_ready("nics")
-    await team.submit("nic", build_request())
-    await team.wait_message("nic", f"insufficient unused quota for {NIC}")
-    await team.submit("gpu", build_request(device_class="dranet-gpu"))
+    await team.submit("third", _ONE_NIC)
+    await team.wait_message("third", f"insufficient unused quota for {NIC}")
+    await team.submit("gpu", _ONE_GPU)
     await team.wait_ready("gpu")
-    await team.submit("gpus", build_request(device_class="dranet-gpu"))
-    await team.wait_message("gpus", f"insufficient unused quota for {GPU}")
-    async with (
-        open_namespace(api) as namespace,
-        kueue.open_team(namespace, {NIC: 1}) as other,
-    ):
-        await other.submit("nic", build_request())
+    await team.submit("second", _ONE_GPU)
+    await team.wait_message("second", f"insufficient unused quota for {GPU}")
+    async with open_namespace(api) as namespace, kueue.open_team(namespace, {NIC: 1}) as other:
+        await other.submit("nic", _ONE_NIC)
         await other.wait_ready("nic")
-        await other.submit("gpu", build_request(device_class="dranet-gpu"))
+        await other.submit("gpu", _ONE_GPU)
         await other.wait_message("gpu", f"resource {GPU} unavailable in ClusterQueue")
 
 
@@ -129,7 +126,7 @@ async def test_the_example_runs_as_it_is_written(kueue: Kueue, pods: PodMaker) -
 async def test_a_claim_that_cannot_be_counted_is_not_admitted(
     team: Team, request_: JsonObject, message: str
 ) -> None:
-    await team.submit("refused", request_)
+    await team.submit("refused", build_spec(request_))
     await team.wait_message("refused", message)
 
 
@@ -203,9 +200,9 @@ async def cabled(live: LiveCluster) -> AsyncIterator[None]:
     """The real node's rails hear a switch each, and are a unit of their own."""
     await live.driver.start({**HEALTH, "lldp": "listen", "rail_pattern": r"leaf-2-(\d+)"})
     await live.driver.wait_ready(120)
-    await asyncio.to_thread(_announce_switches)
 
     async def is_published() -> bool:
+        await asyncio.to_thread(_announce_switches)
         devices = [device for one in await live.fetch_slices() for device in one["spec"]["devices"]]
         return sum("dra.net/rail" in device["attributes"] for device in devices) == 8
 
@@ -229,11 +226,9 @@ def _announce_switches() -> None:
 async def test_pods_run_in_the_unit_that_kueue_chooses(
     units: Team, live: LiveCluster, pods: PodMaker
 ) -> None:
-    pod = build_pod("", ["nic"], pods.image)
+    pod = build_pod("", ["pair"], pods.image)
     pod["spec"]["containers"][0]["resources"]["requests"] = {"memory": "1Mi"}
-    template = {"metadata": {"name": "nic"}, "spec": {"spec": build_spec(build_request())}}
-    await units.apply({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", **template})
-    await units.apply(units.build_job("pair", pod, 2, metadata={"annotations": _REQUIRED}))
+    await units.submit("pair", _ONE_NIC, 2, pod, metadata={"annotations": _REQUIRED})
     for running in await units.wait_ready("pair", 2):
         assert running["spec"]["nodeName"] == live.access.node_name
         assert len(await pods.list_links(running)) == 1
