@@ -19,7 +19,6 @@ _RBAC = "rbac.authorization.k8s.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 _ADMISSION_BETA = "admissionregistration.k8s.io/v1beta1"
 _RESOURCE = "resource.k8s.io/v1"
-_KUEUE = "kueue.x-k8s.io/v1beta2"
 
 _PLURALS = {
     ("v1", "ConfigMap"): ("configmaps", True),
@@ -29,11 +28,6 @@ _PLURALS = {
     ("v1", "ResourceQuota"): ("resourcequotas", True),
     ("v1", "ServiceAccount"): ("serviceaccounts", True),
     ("apps/v1", "DaemonSet"): ("daemonsets", True),
-    ("batch/v1", "Job"): ("jobs", True),
-    (_KUEUE, "ClusterQueue"): ("clusterqueues", False),
-    (_KUEUE, "LocalQueue"): ("localqueues", True),
-    (_KUEUE, "ResourceFlavor"): ("resourceflavors", False),
-    (_KUEUE, "Workload"): ("workloads", True),
     (_RBAC, "ClusterRole"): ("clusterroles", False),
     (_RBAC, "ClusterRoleBinding"): ("clusterrolebindings", False),
     (_ADMISSION, "MutatingAdmissionPolicy"): ("mutatingadmissionpolicies", False),

@@ -98,6 +98,12 @@ async def open_pods(live: LiveCluster, namespace: str) -> AsyncIterator[PodMaker
 @pytest_asyncio.fixture
 async def namespace(api: ApiClient) -> AsyncIterator[str]:
     """A namespace of the test's own."""
+    async with open_namespace(api) as name:
+        yield name
+
+
+@asynccontextmanager
+async def open_namespace(api: ApiClient) -> AsyncIterator[str]:
     name = f"test-{next(_NUMBERS)}"
     item = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await api.apply(f"/api/v1/namespaces/{name}", item, field_manager="dranet-e2e")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -232,6 +233,30 @@ def build_pod(name: str, templates: Sequence[str], image: str, claims: Sequence[
         "metadata": {"name": name},
         "spec": {"containers": [container], "resourceClaims": entries},
     }
+
+
+def lower_memlock(item: JsonObject) -> JsonObject:
+    """A machine without CAP_SYS_RESOURCE cannot raise the limit to what the class asks for."""
+    if item["kind"] != "ResourceClaimTemplate":
+        return item
+    changed = copy.deepcopy(item)
+    devices = changed["spec"]["spec"]["devices"]
+    names = [one["name"] for one in devices["requests"] if one["exactly"]["deviceClassName"] == NIC_CLASS]
+    opaque = {"driver": "dra.net", "parameters": NIC_PARAMETERS}
+    devices.setdefault("config", []).append({"requests": names, "opaque": opaque})
+    return changed
+
+
+def fit_pod(pod: JsonObject, image: str) -> JsonObject:
+    """A pod, or a template of pods, with an image that is here and a program that sleeps, and without a rule
+    about other nodes."""
+    fitted = copy.deepcopy(pod)
+    fitted["spec"].pop("affinity", None)
+    (sleeping,) = build_pod("", [], image)["spec"]["containers"]
+    for container in fitted["spec"]["containers"]:
+        container.pop("args", None)
+        container.update(image=image, command=sleeping["command"])
+    return fitted
 
 
 def collection_of_events(namespace: str) -> str:

@@ -5,15 +5,14 @@ It has no such images, no operators (the test makes the pods that they would mak
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dranet.cluster.client import ApiClient
-from e2e.objects import JsonObject, collection
-from e2e.tests.pods import NIC_PARAMETERS, PodMaker, build_pod
+from e2e.objects import collection
+from e2e.tests.pods import PodMaker, fit_pod, lower_memlock
 from tests.examples.controllers import make_pods
 
 _FOLDER = Path(__file__).parents[2] / "examples"
@@ -31,35 +30,12 @@ async def test_every_pod_of_the_example_starts_with_its_nics(
     for item in objects:
         if item["kind"] in _CREATED:
             await api.create(
-                collection(item["apiVersion"], item["kind"], pods.namespace), _lower_memlock(item)
+                collection(item["apiVersion"], item["kind"], pods.namespace), lower_memlock(item)
             )
     for pod in make_pods(objects):
         name = pod["metadata"]["name"]
-        await pods.create(_fit(pod, pods.image))
+        await pods.create(fit_pod(pod, pods.image))
         running = await pods.wait_ready(name)
         has_claim = bool(pod["spec"].get("resourceClaims"))
         assert len(await pods.list_links(running)) == (links if has_claim else 0), name
         await pods.delete(name)
-
-
-def _lower_memlock(item: JsonObject) -> JsonObject:
-    """A machine without CAP_SYS_RESOURCE cannot raise the limit to what the class asks for."""
-    if item["kind"] != "ResourceClaimTemplate":
-        return item
-    changed = copy.deepcopy(item)
-    devices = changed["spec"]["spec"]["devices"]
-    names = [one["name"] for one in devices["requests"] if one["exactly"]["deviceClassName"] == "dranet-rdma"]
-    opaque = {"driver": "dra.net", "parameters": NIC_PARAMETERS}
-    devices.setdefault("config", []).append({"requests": names, "opaque": opaque})
-    return changed
-
-
-def _fit(pod: JsonObject, image: str) -> JsonObject:
-    """The pod with an image that is here, a program that sleeps, and without a rule about other nodes."""
-    fitted = copy.deepcopy(pod)
-    fitted["spec"].pop("affinity", None)
-    (sleeping,) = build_pod("", [], image)["spec"]["containers"]
-    for container in fitted["spec"]["containers"]:
-        container.pop("args", None)
-        container.update(image=image, command=sleeping["command"])
-    return fitted
