@@ -26,7 +26,7 @@ from dranet.errors import ProviderError, Reason
 from dranet.model.attributes import DOMAIN
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import ProvidedAttribute, ProvidedFacts
-from dranet.model.provider import DeviceIdentity, check_attributes, identify
+from dranet.model.provider import CheckedAttributes, DeviceIdentity, check_attributes, identify
 from dranet.providers.webhook import WebhookCapabilities, WebhookClient
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class WebhookDevices:
         if not problems:
             answer = replace(answer, answered_at=time.time())
         if attributes is not None:
-            checked = check_attributes({_qualify(name): _unwrap(attributes[name]) for name in attributes})
+            checked = parse_attributes(attributes)
             problems += checked.problems
             answer = replace(answer, device=device, attributes=checked.attributes)
         if config is not None:
@@ -288,6 +288,11 @@ async def _try(question: Awaitable[Mapping[str, Any]], problems: list[str]) -> M
     except ProviderError as error:
         problems.append(str(error))
         return None
+
+
+def parse_attributes(answer: Mapping[str, Any]) -> CheckedAttributes:
+    """The attributes of a device, as in a ResourceSlice."""
+    return check_attributes({_qualify(name): _unwrap(value) for name, value in answer.items()})
 
 
 def _qualify(name: str) -> str:

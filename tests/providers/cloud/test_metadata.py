@@ -123,8 +123,11 @@ def test_nobody_there_is_an_error() -> None:
         asyncio.run(gce.read(MetadataClient("127.0.0.1", port)))
 
 
+_TEXTS = st.sampled_from(
+    ["10.0.0.0", "16", "31", "fd00::5", "fe80::1", "000D3A000000", "ocid1.rack.oc1..a", "projects/1/networks/n"]
+)
 _JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80) | _TEXTS,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
