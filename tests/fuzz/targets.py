@@ -23,6 +23,7 @@ from tests.kernel import test_lldp_lldpd, test_lldp_message
 from tests.model import test_address_pool, test_network_config
 from tests.providers import test_webhook_devices
 from tests.providers.cloud import test_metadata
+from tests.support.lldp_switch import build_frame
 from tests.view import test_ipam_file
 
 Target = Callable[[bytes], object]
@@ -47,6 +48,10 @@ def _parse_dhcp(data: bytes) -> None:
             parse(data)
         except ProtocolError:
             continue
+
+
+def _parse_lldp(data: bytes) -> None:
+    test_lldp_message.check(build_frame(data))
 
 
 def _parse_nri_frames(data: bytes) -> None:
@@ -85,7 +90,7 @@ TARGETS: Mapping[str, Target] = {
         test_plan_properties.test_a_config_for_another_link_gives_a_plan_or_names_the_field
     ),
     "dhcp": _parse_dhcp,
-    "lldp": test_lldp_message.check,
+    "lldp": _parse_lldp,
     "lldpd": _feed(test_lldp_lldpd.test_any_document_is_read_or_refused),
     "nri-frames": _parse_nri_frames,
     "http": _parse_http,
