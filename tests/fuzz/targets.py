@@ -82,9 +82,7 @@ async def _read_answer(data: bytes) -> None:
 TARGETS: Mapping[str, Target] = {
     "config": _feed(test_network_config.test_any_json_is_either_a_valid_config_or_a_validation_error),
     "claim": _feed(test_config.test_any_json_is_a_config_or_an_error_with_a_field_path_in_every_line),
-    "provided-config": _feed(
-        test_config.test_whatever_a_provider_wants_is_decoded_or_refused_with_its_name
-    ),
+    "provided-config": _feed(test_config.test_whatever_a_provider_wants_is_decoded_or_refused_with_its_name),
     "plan": _feed(test_plan_properties.test_a_valid_config_gives_a_plan_in_legal_order),
     "plan-for-another-link": _feed(
         test_plan_properties.test_a_config_for_another_link_gives_a_plan_or_names_the_field
@@ -102,8 +100,6 @@ TARGETS: Mapping[str, Target] = {
     "ipam-result": _feed(test_result.test_any_result_is_an_answer_or_an_error),
     "ipam-file": _feed(test_ipam_file.test_any_value_is_an_entry_or_a_problem),
     "address-pool": _feed(test_address_pool.test_any_value_is_a_pool_or_a_problem),
-    "virtual-functions": _feed(
-        test_virtual_functions.test_any_document_is_taken_or_its_problems_are_named
-    ),
+    "virtual-functions": _feed(test_virtual_functions.test_any_document_is_taken_or_its_problems_are_named),
     "fabric": _feed(test_any_slices.test_any_slices_are_shown_in_every_form),
 }

@@ -153,9 +153,7 @@ JSON = st.recursive(
     | st.integers()
     | st.text(max_size=8)
     | st.sampled_from(["02:5a", "auto", "100M", "device.attributes"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(VF_KEYS), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(VF_KEYS), inner, max_size=4),
 )
 
 

@@ -295,7 +295,8 @@ async def test_a_file_that_cannot_be_read_costs_the_memory_only(
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80)
 _kinds = st.sampled_from(["string", "int", "bool", "version", "strings"])
 _answers = st.dictionaries(
-    st.text(max_size=12) | st.sampled_from(["rack", "dra.net/rack", "example.com/rack", "dra.net/mac", "a/b/c"]),
+    st.text(max_size=12)
+    | st.sampled_from(["rack", "dra.net/rack", "example.com/rack", "dra.net/mac", "a/b/c"]),
     _scalars | st.lists(_scalars, max_size=2) | st.dictionaries(_kinds, _scalars, max_size=2),
     max_size=20,
 )

@@ -134,8 +134,8 @@ def _check_names(names: Sequence[str], fabric: Fabric) -> None:
 
 
 def render_form(fabric: Fabric, form: str, driver: str, nodes: Sequence[str], screen: Screen) -> str:
-    """The fabric in one of the forms of ``--output``; ``nodes``: only these, all if empty. Raises NotFoundError
-    where there is nothing to export."""
+    """The fabric in one of the forms of ``--output``; ``nodes``: only these, all if empty. Raises
+    NotFoundError where there is nothing to export."""
     if form in ("json", "yaml"):
         return serialize(to_document(fabric, driver, nodes), form)
     if form in _FOR_PEOPLE and nodes:
