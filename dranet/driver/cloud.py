@@ -85,12 +85,7 @@ class CloudMemory:
         content = msgspec.json.encode(known, order="deterministic")
         if content == self._content:
             return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            files.replace_file(self._path, self._path.with_suffix(".new"), content)
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._path, error)
-        else:
+        if files.save(self._path, content):
             self._content = content
 
     def forget(self) -> None:

@@ -275,11 +275,7 @@ class WebhookDevices:
 
     def _write_file(self, answers: dict[str, Answer]) -> None:
         content = json.dumps(msgspec.to_builtins(_File(_FORMAT, self._client.url, answers))).encode()
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            files.replace_file(self._file, self._file.with_suffix(".new"), content)
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._file, error)
+        files.save(self._file, content)
 
 
 async def _try(question: Awaitable[Mapping[str, Any]], problems: list[str]) -> Mapping[str, Any] | None:

@@ -87,6 +87,12 @@ def join(texts: Sequence[object]) -> str:
     return join_whole([text for text in texts if isinstance(text, str) and text]) or ""
 
 
+def list_macs(text: str) -> list[str]:
+    """The hardware addresses of a listing, a line for each."""
+    macs = (canonical_mac(line.rstrip("/")) for line in text.split()[:MAX_INTERFACES])
+    return [mac for mac in macs if mac]
+
+
 def canonical_mac(text: str) -> str:
     """Lower case with colons, however the cloud writes it; empty for anything else."""
     digits = text.lower().replace(":", "").replace("-", "")
