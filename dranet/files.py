@@ -19,6 +19,7 @@ import asyncio
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import stat
 import struct
@@ -30,6 +31,8 @@ from typing import ClassVar
 
 from dranet.errors import StoreError
 from dranet.failpoints import Failpoint, reached
+
+log = logging.getLogger(__name__)
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -139,6 +142,18 @@ def replace_file(
     temporary.replace(path)
     if durable:
         sync_folder(path.parent)
+
+
+def save(path: Path, content: bytes) -> bool:
+    """Replace a file that only saves work at the next start; its folder may be missing. Best effort: logs a
+    refusal, and returns whether it was written. Not for two writers at a time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+        replace_file(path, path.with_suffix(".new"), content)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error)
+        return False
+    return True
 
 
 def stage_file(

@@ -187,6 +187,20 @@ def _check_framing(headers: dict[str, str]) -> None:
         headers["content-length"] = value
 
 
+async def exchange_once(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes, max_bytes: int
+) -> tuple[ResponseHead, bytes]:
+    """Send the only request of a connection, read its answer, and close. Raises as :func:`read_body`, and
+    OSError."""
+    try:
+        writer.write(request)
+        await writer.drain()
+        head = await read_head(reader)
+        return head, await read_body(reader, head, max_bytes)
+    finally:
+        writer.transport.abort()
+
+
 async def read_head(reader: asyncio.StreamReader) -> ResponseHead:
     """Read the next final response head; informational (1xx) ones are skipped."""
     while True:

@@ -85,12 +85,7 @@ class CloudMemory:
         content = msgspec.json.encode(known, order="deterministic")
         if content == self._content:
             return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            files.replace_file(self._path, self._path.with_suffix(".new"), content)
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._path, error)
-        else:
+        if files.save(self._path, content):
             self._content = content
 
     def forget(self) -> None:
@@ -117,9 +112,11 @@ class CloudWatch:
         metrics: CloudMetrics,
         on_change: Callable[[], None],
         ask: Callable[[CloudProvider], Any] | None = None,
+        find_ipv6_router: Callable[[str], str] = lambda _: "",
     ) -> None:
         """
         Args:
+            find_ipv6_router: returns the router that the kernel has for a link, by its name; may be empty.
             ask: returns the answer of a cloud (``CloudFacts``, awaitable); by default its metadata service.
         """
         self._rules = rules
@@ -127,6 +124,7 @@ class CloudWatch:
         self._metrics = metrics
         self._on_change = on_change
         self._ask = ask or _ask_metadata_service
+        self._find_ipv6_router = find_ipv6_router
         self._node: NodeView | None = None
         self._node_news = asyncio.Event()
         self._provider = CloudProvider.OFF
@@ -157,12 +155,12 @@ class CloudWatch:
 
     def find_config(self, device: Device) -> ProvidedConfig | None:
         """What the cloud's network needs of the device."""
-        if self._answer is None or not self._answer.configs:
+        if self._answer is None:
             return None
         from dranet.model.provider import ProvidedConfig
 
         mac = str(device.attributes.get(MAC.qualified, "")).lower()
-        found = self._answer.configs.get(mac)
+        found = self._answer.find_config(mac, lambda: self._find_ipv6_router(device.ifname))
         return ProvidedConfig(f"the network of {self._provider}", found) if found else None
 
     async def run(self) -> None:
@@ -240,7 +238,7 @@ class CloudWatch:
 
         facts = self._combine()
         answer = self._answer or CloudFacts()
-        if facts or answer.configs:
+        if facts or answer.configs or answer.ipv6_routing:
             self._memory.write(self._provider, answer, self._labels)
         else:
             self._memory.forget()

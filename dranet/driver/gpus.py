@@ -110,11 +110,7 @@ class OwnGpus:
             return
         self._written = offered
         content = msgspec.json.encode(_OwnGpus(offered), order="deterministic")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            files.replace_file(self._path, self._path.with_suffix(".new"), content)
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._path, error)
+        files.save(self._path, content)
 
 
 PATIENCE_SECONDS = 45.0

@@ -75,12 +75,8 @@ class NeighbourFile:
         if neighbours == self._written:
             return
         document = msgspec.to_builtins(_Document(_FORMAT, neighbours))
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            files.replace_file(self._path, self._path.with_suffix(".new"), json.dumps(document).encode())
+        if files.save(self._path, json.dumps(document).encode()):
             self._written = neighbours
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._path, error)
 
 
 class Found(Struct, frozen=True):

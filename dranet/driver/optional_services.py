@@ -78,6 +78,7 @@ class OptionalServices(ABC):
             CloudMemory(settings.state_dir / "cloud.json", self._boot_id),
             self._metrics.cloud,
             on_change=self._look_again,
+            find_ipv6_router=self._find_ipv6_router,
         )
 
     @cached_property
@@ -90,6 +91,9 @@ class OptionalServices(ABC):
             self._get_offered_devices,
             on_change=self._look_again,
         )
+
+    def _find_ipv6_router(self, ifname: str) -> str:
+        return self.inventory.view.find_ipv6_router(ifname)
 
     def _get_offered_devices(self) -> Iterable[Device]:
         return self.inventory.view.offered.values()

@@ -173,6 +173,13 @@ class View(Struct, frozen=True):
             served=served,
         )
 
+    def find_ipv6_router(self, ifname: str) -> str:
+        """The router that announced itself on an offered link (RFC 4861: by its link-local address), or
+        empty."""
+        link = self.links.get(ifname)
+        routes = [r for r in self.facts.default_routes if link is not None and r.ifindex == link.ifindex]
+        return next((r.gateway for r in routes if r.gateway.startswith("fe80:")), "")
+
     def refusal(self, name: str) -> DeviceError:
         """The error for a claim of a device that is not offered, with the whole reason."""
         decision = self.not_offered[name]

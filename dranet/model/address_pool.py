@@ -42,7 +42,8 @@ MOST_NAMES = 65536
 _MOST_ADDRESSES_PER_NODE = 4096
 _RAIL = "{rail}"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_RANGE = re.compile(r"\[(\d+)-(\d+)\]")
+_RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
+_MOST_DIGITS = 9
 _POINT_TO_POINT = {4: 31, 6: 127}
 
 
@@ -531,7 +532,9 @@ def expand_range(text: str) -> Iterator[str]:
         yield text
         return
     first, last = match[1], match[2]
-    if int(first) > int(last) or len(first) > len(last):
+    if len(last) > _MOST_DIGITS:
+        raise IpamProblem(f"a range has at most {_MOST_DIGITS} digits, not {len(last)}", "nodes", "names")
+    if len(first) > len(last) or int(first) > int(last):
         raise IpamProblem(f"{match[0]} must count upwards", "nodes", "names")
     for number in range(int(first), int(last) + 1):
         yield f"{text[: match.start()]}{number:0{len(first)}}{text[match.end() :]}"

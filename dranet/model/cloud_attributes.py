@@ -49,7 +49,7 @@ CLOUD_CATALOGUE: tuple[Attribute, ...] = (
     _azure("placementGroupId", _S, "placement group of the scale set"),
     _azure("interconnectGroupId", _S, "interconnect group (NVLink domain of GB200 and GB300)"),
     _azure("interconnectSubgroupId", _S, "part of the interconnect group"),
-    _azure("subnet", _S, _NIC + "subnet as CIDR"),
+    _azure("subnet", _S, _NIC + "subnet as CIDR", stability=_KEPT),
     _azure("faultDomain", _S, "fault domain: a rack with a power supply and a switch", stability=_KEPT),
     _azure("zone", _S, "availability zone of the subscription", stability=_KEPT),
     _azure("physicalZone", _S, "physical zone, which is the same in all subscriptions", stability=_KEPT),

@@ -30,8 +30,7 @@ from dranet.http1 import (
     Tls,
     check_resolvable,
     encode_request,
-    read_body,
-    read_head,
+    exchange_once,
 )
 from dranet.model.provider import DeviceIdentity
 from dranet.settings import Settings
@@ -257,14 +256,7 @@ class WebhookClient:
         return encode_request(method, self._access.base_path + path, self._access.authority, headers, body)
 
     async def _send(self, request: bytes) -> tuple[ResponseHead, bytes]:
-        reader, writer = await self._open()
-        try:
-            writer.write(request)
-            await writer.drain()
-            head = await read_head(reader)
-            return head, await read_body(reader, head, MAX_BODY_BYTES)
-        finally:
-            writer.transport.abort()
+        return await exchange_once(*await self._open(), request, MAX_BODY_BYTES)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         access = self._access

@@ -26,7 +26,7 @@ from dranet.errors import ProviderError, Reason
 from dranet.model.attributes import DOMAIN
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import ProvidedAttribute, ProvidedFacts
-from dranet.model.provider import DeviceIdentity, check_attributes, identify
+from dranet.model.provider import CheckedAttributes, DeviceIdentity, check_attributes, identify
 from dranet.providers.webhook import WebhookCapabilities, WebhookClient
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class WebhookDevices:
         if not problems:
             answer = replace(answer, answered_at=time.time())
         if attributes is not None:
-            checked = check_attributes({_qualify(name): _unwrap(attributes[name]) for name in attributes})
+            checked = parse_attributes(attributes)
             problems += checked.problems
             answer = replace(answer, device=device, attributes=checked.attributes)
         if config is not None:
@@ -275,11 +275,7 @@ class WebhookDevices:
 
     def _write_file(self, answers: dict[str, Answer]) -> None:
         content = json.dumps(msgspec.to_builtins(_File(_FORMAT, self._client.url, answers))).encode()
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
-            files.replace_file(self._file, self._file.with_suffix(".new"), content)
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._file, error)
+        files.save(self._file, content)
 
 
 async def _try(question: Awaitable[Mapping[str, Any]], problems: list[str]) -> Mapping[str, Any] | None:
@@ -288,6 +284,11 @@ async def _try(question: Awaitable[Mapping[str, Any]], problems: list[str]) -> M
     except ProviderError as error:
         problems.append(str(error))
         return None
+
+
+def parse_attributes(answer: Mapping[str, Any]) -> CheckedAttributes:
+    """The attributes of a device, as in a ResourceSlice."""
+    return check_attributes({_qualify(name): _unwrap(value) for name, value in answer.items()})
 
 
 def _qualify(name: str) -> str:

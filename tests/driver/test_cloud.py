@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cluster.nodes import NodeView
 from dranet.driver import cloud as module
@@ -15,7 +16,7 @@ from dranet.errors import ProviderError
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import ProvidedAttribute, ProvidedFacts
 from dranet.model.findings import Severity
-from dranet.providers.cloud.answers import CloudFacts
+from dranet.providers.cloud.answers import CloudFacts, SourceRouting
 from dranet.settings import CloudProvider
 from dranet.telemetry import Metrics
 
@@ -51,7 +52,10 @@ class Cloud:
 def watch(cloud: Cloud, folder: Path, rules: CloudRules | None = None, boot: str = "boot-1") -> CloudWatch:
     memory = CloudMemory(folder / "cloud.json", boot)
     rules = rules or CloudRules(sysfs_root=folder)
-    return CloudWatch(rules, memory, Metrics().cloud, cloud.note, cloud.ask)
+    routers = {"eth0": "fe80::1"}
+    return CloudWatch(
+        rules, memory, Metrics().cloud, cloud.note, cloud.ask, lambda name: routers.get(name, "")
+    )
 
 
 async def run_until(watching: CloudWatch, cloud: Cloud, asked: int) -> None:
@@ -206,7 +210,8 @@ async def test_a_restart_while_the_cloud_is_away_keeps_all_that_it_said(tmp_path
     rules = CloudRules(CloudProvider.GCE, (("example.com/rack", "example.com/rack"),))
     cloud = Cloud()
     config = {"rules": [{"source": "10.0.0.0/16", "table": 100}]}
-    cloud.answer = CloudFacts(ANSWER.node, ANSWER.by_mac, configs={MAC: config})
+    ipv6 = SourceRouting(("fd00::5/128",), 100)
+    cloud.answer = CloudFacts(ANSWER.node, ANSWER.by_mac, configs={MAC: config}, ipv6_routing={MAC: ipv6})
     first = watch(cloud, tmp_path, rules)
     first.note_node(NODE)
     await run_until(first, cloud, 1)
@@ -218,9 +223,16 @@ async def test_a_restart_while_the_cloud_is_away_keeps_all_that_it_said(tmp_path
     again.note_node(NODE)
     await run_until(again, cloud, 2)
     assert again.facts == known
-    found = again.find_config(Device("eth0", DeviceKind.NIC, attributes={"dra.net/mac": MAC}))
+    nic = Device("eth0", DeviceKind.NIC, attributes={"dra.net/mac": MAC.upper()})
+    found = again.find_config(nic)
     assert found is not None
-    assert found.parameters == config
+    assert found.parameters == config, "without an interface there is no router of IPv6"
+    found = again.find_config(replace(nic, ifname="eth0"))
+    assert found is not None
+    assert found.parameters == {
+        "rules": [*config["rules"], {"source": "fd00::5/128", "table": 100}],
+        "routes": [{"destination": "::/0", "gateway": "fe80::1", "table": 100}],
+    }
 
 
 async def test_what_another_cloud_said_is_not_published_after_the_setting_has_changed(tmp_path: Path) -> None:

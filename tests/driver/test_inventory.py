@@ -106,3 +106,25 @@ def test_a_nic_that_is_back_before_its_notification_stays_published(bench: Bench
     bench.node.run(lambda: bench.inventory.scan(Changes(links=frozenset({1}))))
     assert list(bench.inventory.view.offered) == offered
     assert bench.inventory.view.offered[bench.name].ifname == NIC
+
+
+def test_the_ipv6_router_of_a_link_is_that_of_its_own_default_route(
+    tmp_path: Path, make_namespace: Callable[..., Namespace]
+) -> None:
+    """As on a machine with two NICs whose networks both announce a router."""
+    node = make_namespace()
+    for uplink, peer in (("up0", "p0"), ("below", "p1")):
+        node.ip("link", "add", uplink, "type", "veth", "peer", "name", peer)
+    node.ip("link", "add", "link", "below", "name", NIC, "type", "macvlan", "mode", "bridge")
+    for name in ("p0", "p1", "up0", "below", NIC):
+        node.ip("link", "set", name, "up")
+    node.ip("-6", "route", "add", "default", "via", "fe80::1", "dev", "up0", "metric", "100")
+    node.ip("-6", "route", "add", "default", "via", "fe80::2", "dev", NIC, "metric", "200")
+    inventory = Inventory(NodeScanner(tmp_path, tmp_path), Policy, ClaimStore(tmp_path / "claims"), Metrics())
+    node.run(inventory.scan)
+    assert NIC in inventory.view.links
+    assert inventory.view.find_ipv6_router(NIC) == "fe80::2"
+    assert inventory.view.find_ipv6_router("up0") == ""
+    node.ip("-6", "route", "replace", "default", "via", "2001:db8::1", "dev", NIC, "metric", "200", "onlink")
+    node.run(inventory.scan)
+    assert inventory.view.find_ipv6_router(NIC) == ""

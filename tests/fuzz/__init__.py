@@ -5,8 +5,37 @@ atheris, mutates the bytes towards code that no input has reached. A target runs
 since libFuzzer ends the process that it runs in.
 """
 
-INSTRUMENTED = ("dranet.claims", "dranet.model", "dranet.kernel", "dranet.wire", "dranet.cluster")
+INSTRUMENTED = (
+    "dranet.claims",
+    "dranet.cluster",
+    "dranet.desk",
+    "dranet.inventory",
+    "dranet.ipam",
+    "dranet.kernel",
+    "dranet.model",
+    "dranet.providers",
+    "dranet.wire",
+)
 """Packages whose branches guide the fuzzer; nothing of them may be imported before it is asked to watch."""
 
-NAMES = ["config", "claim", "plan", "plan-for-another-link", "dhcp", "nri-frames", "http"]
+NAMES = [
+    "config",
+    "claim",
+    "provided-config",
+    "plan",
+    "plan-for-another-link",
+    "dhcp",
+    "lldp",
+    "lldpd",
+    "nri-frames",
+    "http",
+    "cloud",
+    "webhook-attributes",
+    "cni-plugin",
+    "ipam-result",
+    "ipam-file",
+    "address-pool",
+    "virtual-functions",
+    "fabric",
+]
 """The keys of ``targets.TARGETS``."""

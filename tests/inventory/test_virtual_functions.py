@@ -190,13 +190,19 @@ def test_a_mistake_is_named(entry: dict[str, Any], text: str) -> None:
     assert text in f"{problems[0].path} {problems[0].text}"
 
 
+VF_KEYS = ["match", "count", "defaults", "macPrefix", "driversAutoprobe", "nodeInterfaces"]
+VF_KEYS += ["trust", "spoofCheck", "vlan", "qos", "minTxRate", "maxTxRate", "linkState", "x"]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from(["02:5a", "auto", "100M", "device.attributes"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(VF_KEYS), inner, max_size=4),
 )
 
 
-@given(JSON | st.fixed_dictionaries({"virtualFunctions": JSON}))
+@given(JSON | st.fixed_dictionaries({"virtualFunctions": st.lists(JSON, max_size=3) | JSON}))
 def test_any_document_is_taken_or_its_problems_are_named(document: object) -> None:
     rules, problems = parse_vf_rules(document, "dra.net")
     assert isinstance(rules, VfRules)

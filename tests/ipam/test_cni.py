@@ -7,13 +7,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dranet.errors import IpamError
 from dranet.ipam import cni
 from dranet.ipam.cni import CheckUnsupported, CniPlugins
-from dranet.ipam.program import run_program
+from dranet.ipam.program import Outcome, run_program
 from dranet.model.ipam import CniNetwork, IpamAnswer, IpamRequest, IpamRoute, parse_cni
 from tests.support.cni_plugins import find_plugins, read_host_local, write_plugin
 from tests.support.waiting import wait_until
@@ -94,6 +97,26 @@ def test_a_plugin_that_fails_is_an_error_with_its_reason(
         plugin(script).add(make_request(), descriptor)
     assert expected in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+_texts = st.text(max_size=40) | st.integers() | st.none()
+_objects = st.dictionaries(st.sampled_from(["code", "msg", "details", "cniVersion", "ips"]), _texts)
+_printed = st.binary(max_size=60) | _objects.map(lambda found: json.dumps(found).encode())
+
+
+@given(_printed, st.binary(max_size=60), st.integers(-64, 255))
+def test_whatever_a_plugin_prints_is_an_answer_or_one_printable_line(
+    output: bytes, errors: bytes, status: int
+) -> None:
+    found = "an answer"
+    with mock.patch.object(cni, "run_program", return_value=Outcome(status, output, errors)):
+        try:
+            CniPlugins([Path("/bin")]).add(make_request("sh"), 0)
+        except IpamError as error:
+            found = str(error)
+    assert found.isprintable()
+    assert len(found) < 1000
+    assert status == 0 or found != "an answer"
 
 
 @pytest.mark.parametrize("script", ["sleep 1000", "sleep 1000 & echo '{}'", "exec >&- 2>&-; sleep 1000"])

@@ -46,6 +46,14 @@ def test_other_protocols_and_links_with_two_neighbours_are_left_out() -> None:
     assert read([{"eth0": entry(via="CDPv2")}, {"eth1": entry("a")}, {"eth1": entry("b")}]) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "ttl"), [("20", 20), ("0", 0), ("", 120), ("-1", 120), ("\u0663", 120), ("9" * 5000, 120)]
+)
+def test_a_ttl_is_the_one_that_is_printed_or_the_standards(text: str, ttl: int) -> None:
+    port = {"id": {"value": "swp1"}, "ttl": text}
+    assert read({"eth0": entry(port=port)}) == [("eth0", "leaf", ttl)]
+
+
 @pytest.mark.parametrize("text", ['{"lldp": {}}', '{"lldp": [{}]}', '{"lldp": {"interface": []}}'])
 def test_a_node_without_neighbours_has_none(text: str) -> None:
     assert parse_neighbours(text) == ()
@@ -58,7 +66,11 @@ def test_what_lldpd_has_not_written_is_refused(text: str) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.integers(0, 9).map(lambda digit: str(digit) * 5000),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -77,4 +89,7 @@ def test_any_document_is_read_or_refused(inner: object) -> None:
         found = parse_neighbours(json.dumps({"lldp": inner}))
     except ProtocolError:
         return
-    assert all(one.neighbour.chassis_id and one.neighbour.port_id for one in found)
+    for one in found:
+        assert one.neighbour.chassis_id
+        assert one.neighbour.port_id
+        assert 0 <= one.ttl < 100_000

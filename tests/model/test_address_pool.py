@@ -277,7 +277,8 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     | st.booleans()
     | st.integers()
     | st.text(max_size=8)
-    | st.sampled_from(["first", "10.0.0.0/8"]),
+    | st.sampled_from(["first", "10.0.0.0/8", "10.{rail}.0.0/16", "fd00::/64", r"n(\d+)", "n[1-3]"])
+    | st.integers(1, 9).map(lambda digit: f"n[{digit}-{str(digit) * 5000}]"),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.errors import ProviderError
@@ -17,7 +19,7 @@ from dranet.http1 import Tls
 from dranet.model.device import Device, DeviceKind
 from dranet.providers import webhook_devices
 from dranet.providers.webhook import WebhookCapabilities, WebhookClient, parse_url
-from dranet.providers.webhook_devices import WebhookDevices
+from dranet.providers.webhook_devices import WebhookDevices, parse_attributes
 from testbed.provider import ATTRIBUTES, CONFIG, HEALTH, Provider, ProviderServer, Trouble
 from tests.support.waiting import until
 
@@ -288,3 +290,24 @@ async def test_a_file_that_cannot_be_read_costs_the_memory_only(
     written = json.loads(await asyncio.to_thread((tmp_path / "webhook.json").read_text))
     assert written["answers"][NIC.name]["config"] == {"interface": {"mtu": 1450}}
     assert provider.asked(CONFIG)
+
+
+_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80)
+_kinds = st.sampled_from(["string", "int", "bool", "version", "strings"])
+_answers = st.dictionaries(
+    st.text(max_size=12)
+    | st.sampled_from(["rack", "dra.net/rack", "example.com/rack", "dra.net/mac", "a/b/c"]),
+    _scalars | st.lists(_scalars, max_size=2) | st.dictionaries(_kinds, _scalars, max_size=2),
+    max_size=20,
+)
+
+
+@given(_answers)
+def test_any_attributes_fit_a_slice_or_are_named(answer: dict[str, Any]) -> None:
+    found = parse_attributes(answer)
+    assert all(problem.isprintable() for problem in found.problems)
+    assert bool(found.problems) or len(found.attributes) <= len(answer)
+    for one in found.attributes:
+        kind = {str: "string", int: "int", bool: "bool"}[type(one.value)]
+        assert {kind: one.value} in answer.values()
+        assert one.name != "dra.net/mac"

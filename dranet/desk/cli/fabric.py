@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
     driver = read_settings(options).driver_name
     fabric = read_fabric(_load(options).slices, driver)
     _check_names(options.node, fabric)
-    text = _render(fabric, options, driver)
+    screen = Screen() if file else find_screen()
+    text = render_form(fabric, options.output, driver, options.node, screen)
     if path is not None:
         write_output(path, f"{text}\n".encode(errors="backslashreplace"), SHARED, _OUTPUT_FILE)
         print(f"wrote {file}", file=sys.stderr)
@@ -132,20 +133,21 @@ def _check_names(names: Sequence[str], fabric: Fabric) -> None:
             raise NotFoundError(f"node {name} has no ResourceSlice of the driver", hint=hint)
 
 
-def _render(fabric: Fabric, options: argparse.Namespace, driver: str) -> str:
-    screen = Screen() if options.output_file else find_screen()
-    if options.output in ("json", "yaml"):
-        return serialize(to_document(fabric, driver, options.node), options.output)
-    if options.output in _FOR_PEOPLE and options.node:
-        return "\n\n".join("\n".join(render_node(fabric, name, driver, screen)) for name in options.node)
-    if options.output in _FOR_PEOPLE:
-        return "\n".join(render(fabric, screen, is_wide=options.output == "wide"))
-    if options.output != "svg" and not fabric.places:
+def render_form(fabric: Fabric, form: str, driver: str, nodes: Sequence[str], screen: Screen) -> str:
+    """The fabric in one of the forms of ``--output``; ``nodes``: only these, all if empty. Raises
+    NotFoundError where there is nothing to export."""
+    if form in ("json", "yaml"):
+        return serialize(to_document(fabric, driver, nodes), form)
+    if form in _FOR_PEOPLE and nodes:
+        return "\n\n".join("\n".join(render_node(fabric, name, driver, screen)) for name in nodes)
+    if form in _FOR_PEOPLE:
+        return "\n".join(render(fabric, screen, is_wide=form == "wide"))
+    if form != "svg" and not fabric.places:
         raise NotFoundError(
             "no node has an LLDP neighbour or a placement in a cloud: there is no hierarchy to export",
             hint="docs/guides/fabric.md names what publishes them",
         )
-    return _EXPORTS[options.output](fabric, driver)
+    return _EXPORTS[form](fabric, driver)
 
 
 def _finish(fabric: Fabric, options: argparse.Namespace) -> int:

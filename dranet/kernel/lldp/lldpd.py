@@ -7,6 +7,7 @@ one out and puts names in place of some of them."""
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,8 @@ from dranet.model.facts import LldpNeighbour
 
 DEFAULT_TTL = 120
 """The standard's, for a neighbour whose TTL is not printed: ``details`` was left out."""
+_TTL = re.compile(r"[0-9]{1,5}")
+"""16 bits on the wire; Python refuses to read a number of thousands of digits."""
 
 
 class LldpdNeighbour(Struct, frozen=True):
@@ -78,7 +81,7 @@ def _read(ifname: str, entry: dict[str, Any]) -> LldpdNeighbour | None:
         return None
     ttl = _value(port.get("ttl"))
     neighbour = LldpNeighbour(ifname, chassis_id, port_id, shown_text(name), _value(port.get("descr")))
-    return LldpdNeighbour(neighbour, int(ttl) if ttl.isascii() and ttl.isdigit() else DEFAULT_TTL)
+    return LldpdNeighbour(neighbour, int(ttl) if _TTL.fullmatch(ttl) else DEFAULT_TTL)
 
 
 def _value(field: object) -> str:

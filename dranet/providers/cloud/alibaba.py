@@ -6,20 +6,17 @@ Source: "Instance metadata" (https://www.alibabacloud.com/help/en/ecs/user-guide
 
 from __future__ import annotations
 
-from dranet.providers.cloud.answers import CloudFacts, canonical_mac, known
+from dranet.providers.cloud.answers import CloudFacts, known, list_macs
 from dranet.providers.cloud.metadata import MetadataClient, read_all
 
 ADDRESS = "100.100.100.200"
 _DOMAIN = "alibaba.dra.net"
-_TTL = {"X-aliyun-ecs-metadata-token-ttl-seconds": "60"}
 _ROOT = "/latest/meta-data"
 _MACS = f"{_ROOT}/network/interfaces/macs"
-_MAX_MACS = 64
 
 
 async def read(client: MetadataClient) -> CloudFacts:
-    token = await client.read_text("/latest/api/token", _TTL, method="PUT")
-    headers = {"X-aliyun-ecs-metadata-token": token if token.isascii() and token.isprintable() else ""}
+    headers = await client.open_session("X-aliyun-ecs-metadata-token")
     machine, zone, listed = await read_all(
         [
             client.read_text(f"{_ROOT}/instance/instance-type", headers),
@@ -27,7 +24,7 @@ async def read(client: MetadataClient) -> CloudFacts:
             client.read_optional(f"{_MACS}/", headers),
         ]
     )
-    macs = [mac for line in listed.split()[:_MAX_MACS] if (mac := canonical_mac(line.rstrip("/")))]
+    macs = list_macs(listed)
     switches = await read_all(client.read_optional(f"{_MACS}/{mac}/vswitch-id", headers) for mac in macs)
     return parse(machine, zone, dict(zip(macs, switches, strict=True)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -16,6 +16,21 @@ Attributes = dict[str, AttributeValue]
 MAX_INTERFACES = 256
 
 
+class SourceRouting(Struct, frozen=True):
+    """Packets from these addresses leave by the NIC itself, by a routing table of its own."""
+
+    sources: tuple[str, ...]
+    table: int
+
+    def build_config(self, router: str) -> dict[str, list[dict[str, object]]]:
+        """As a claim would write it."""
+        default = "::/0" if ":" in router else "0.0.0.0/0"
+        return {
+            "rules": [{"source": source, "table": self.table} for source in self.sources],
+            "routes": [{"destination": default, "gateway": router, "table": self.table}],
+        }
+
+
 class CloudFacts(Struct, frozen=True):
     """The answer of one cloud, by qualified names. ``model.provider`` checks the values."""
 
@@ -26,6 +41,16 @@ class CloudFacts(Struct, frozen=True):
     """By the name of the RDMA device."""
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By hardware address: what the cloud's network needs of a NIC, as a claim would write it."""
+    ipv6_routing: Mapping[str, SourceRouting] = field(default_factory=dict)
+    """By hardware address. No cloud names the router of IPv6: the kernel learns it."""
+
+    def find_config(self, mac: str, find_ipv6_router: Callable[[], str]) -> Mapping[str, Any]:
+        """What the NIC needs; of IPv6 only where its router is known."""
+        config = self.configs.get(mac, {})
+        routing = self.ipv6_routing.get(mac)
+        if routing is None or not (router := find_ipv6_router()):
+            return config
+        return {name: [*config.get(name, ()), *more] for name, more in routing.build_config(router).items()}
 
 
 class Remembered(Struct, frozen=True):
@@ -60,6 +85,12 @@ def known(values: Mapping[str, object]) -> dict[str, object]:
 def join(texts: Sequence[object]) -> str:
     """As many whole texts as an attribute can take."""
     return join_whole([text for text in texts if isinstance(text, str) and text]) or ""
+
+
+def list_macs(text: str) -> list[str]:
+    """The hardware addresses of a listing, a line for each."""
+    macs = (canonical_mac(line.rstrip("/")) for line in text.split()[:MAX_INTERFACES])
+    return [mac for mac in macs if mac]
 
 
 def canonical_mac(text: str) -> str:

@@ -7,19 +7,12 @@ documents", and for the labels https://cloud-provider-aws.sigs.k8s.io (network t
 
 from __future__ import annotations
 
-import asyncio
-
-from dranet.providers.cloud.answers import CloudFacts, canonical_mac, get_text, known
+from dranet.providers.cloud.answers import CloudFacts, get_text, known, list_macs
 from dranet.providers.cloud.metadata import MetadataClient, read_all
 
 _DOMAIN = "aws.dra.net"
-_TTL = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
 _ROOT = "/latest/meta-data"
 _MACS = f"{_ROOT}/network/interfaces/macs"
-_MAX_MACS = 128
-"""An instance has up to 32 network cards."""
-_PARALLEL = 8
-"""The service limits how many requests it takes at once."""
 
 LABELS = {
     "topology.k8s.aws/network-node-layer-1": f"{_DOMAIN}/networkNodeLayer1",
@@ -31,27 +24,19 @@ LABELS = {
 
 
 async def read(client: MetadataClient) -> CloudFacts:
-    token = await client.read_text("/latest/api/token", _TTL, method="PUT")
-    headers = {"X-aws-ec2-metadata-token": _check_token(token)}
+    headers = await client.open_session("X-aws-ec2-metadata-token")
     identity = await client.read_object("/latest/dynamic/instance-identity/document", headers)
     placement = ("group-name", "partition-number", "availability-zone-id")
     paths = (f"{_MACS}/", *(f"{_ROOT}/placement/{name}" for name in placement))
     listed, group, partition, zone_id = await read_all(client.read_optional(path, headers) for path in paths)
-    macs = [mac for line in listed.split()[:_MAX_MACS] if (mac := canonical_mac(line.rstrip("/")))]
-    limit = asyncio.Semaphore(_PARALLEL)
+    macs = list_macs(listed)
 
     async def read_interface(mac: str) -> tuple[str, str]:
-        async with limit:
-            subnet = await client.read_optional(f"{_MACS}/{mac}/subnet-id", headers)
-            return subnet, await client.read_optional(f"{_MACS}/{mac}/network-card", headers)
+        subnet = await client.read_optional(f"{_MACS}/{mac}/subnet-id", headers)
+        return subnet, await client.read_optional(f"{_MACS}/{mac}/network-card", headers)
 
     interfaces = dict(zip(macs, await read_all(map(read_interface, macs)), strict=True))
     return parse(identity, zone_id, group, partition, interfaces)
-
-
-def _check_token(token: str) -> str:
-    """It goes into a header: nothing but visible ASCII."""
-    return token if token.isascii() and token.isprintable() else ""
 
 
 def parse(

@@ -2,16 +2,26 @@
 
 Source: "Azure Instance Metadata Service for virtual machines"
 (https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service).
+
+Azure drops packets that leave through another interface than their source address belongs to, so each NIC
+routes by source. The first address of an IPv4 subnet is its router; that of IPv6 announces itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from ipaddress import IPv4Network
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Network, IPv6Address
 from typing import Any
 
 from dranet.errors import ProviderError, Reason
-from dranet.providers.cloud.answers import CloudFacts, canonical_mac, get_entries, get_text, known
+from dranet.providers.cloud.answers import (
+    CloudFacts,
+    SourceRouting,
+    canonical_mac,
+    get_entries,
+    get_text,
+    known,
+)
 from dranet.providers.cloud.metadata import MetadataClient
 
 _DOMAIN = "azure.dra.net"
@@ -20,6 +30,8 @@ _VERSIONS = ("2025-11-11", "2023-11-15", "2021-02-01")
 """The newest first: a service refuses a version that it does not know yet."""
 _FIRST_TABLE = 100
 """DraNet's table of the first interface; its manifests' rules may name them."""
+_LONGEST_PREFIX = 30
+"""Of a subnet with a router and a host."""
 _COMPUTE = {
     "vmSize": "vmSize",
     "placementGroupId": "placementGroupId",
@@ -52,13 +64,17 @@ def parse(answer: Mapping[str, Any]) -> CloudFacts:
     network = answer.get("network")
     by_mac: dict[str, dict[str, object]] = {}
     configs: dict[str, dict[str, Any]] = {}
-    for index, interface in enumerate(get_entries(network, "interface")):
+    ipv6: dict[str, SourceRouting] = {}
+    for table, interface in enumerate(get_entries(network, "interface"), _FIRST_TABLE):
         mac = canonical_mac(get_text(interface, "macAddress"))
         subnet = _read_subnet(interface)
         if mac and subnet is not None:
             by_mac[mac] = {f"{_DOMAIN}/subnet": str(subnet)}
-            configs[mac] = _route_by_source(subnet, _FIRST_TABLE + index)
-    return CloudFacts(node=known(node), by_mac=by_mac, configs=configs)
+            if subnet.prefixlen <= _LONGEST_PREFIX:
+                configs[mac] = SourceRouting((str(subnet),), table).build_config(str(subnet[1]))
+        if mac and (addresses := tuple(_read_ipv6_addresses(interface))):
+            ipv6[mac] = SourceRouting(addresses, table)
+    return CloudFacts(node=known(node), by_mac=by_mac, configs=configs, ipv6_routing=ipv6)
 
 
 def _read_subnet(interface: Mapping[str, Any]) -> IPv4Network | None:
@@ -69,12 +85,17 @@ def _read_subnet(interface: Mapping[str, Any]) -> IPv4Network | None:
         return None
 
 
-def _route_by_source(subnet: IPv4Network, table: int) -> dict[str, Any]:
-    """Azure drops packets that leave through another interface than their source address belongs to. The
-    first address of a subnet is its router."""
-    if subnet.prefixlen > 30:
-        return {}
-    return {
-        "rules": [{"source": str(subnet), "table": table}],
-        "routes": [{"destination": "0.0.0.0/0", "gateway": str(subnet[1]), "table": table}],
-    }
+def _read_ipv6_addresses(interface: Mapping[str, Any]) -> Iterator[str]:
+    """Each as a prefix: the service does not give the subnet of IPv6."""
+    for entry in get_entries(interface.get("ipv6"), "ipAddress"):
+        try:
+            address = IPv6Address(get_text(entry, "privateIpAddress"))
+        except ValueError:
+            continue
+        if _is_of_network(address):
+            yield f"{address}/128"
+
+
+def _is_of_network(address: IPv6Address) -> bool:
+    is_local = address.is_link_local or address.is_loopback or address.scope_id is not None
+    return not (is_local or address.is_multicast or address.is_unspecified)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import dranet
 from dranet.errors import ProtocolError, ProviderError, Reason
-from dranet.http1 import MAX_HEAD_BYTES, ResponseHead, encode_request, read_body, read_head
+from dranet.http1 import MAX_HEAD_BYTES, ResponseHead, encode_request, exchange_once
 
 ADDRESS = "169.254.169.254"
 """Every cloud here uses it, except Alibaba's."""
@@ -20,6 +20,8 @@ EXCHANGE_SECONDS = 2.0
 """The service answers from the same host; the documentation of each cloud calls a second slow."""
 MAX_BODY_BYTES = 256 << 10
 _NOT_FOUND = 404
+_PARALLEL = 8
+"""The services limit how many requests they take at once."""
 
 _T = TypeVar("_T")
 
@@ -42,10 +44,18 @@ class MetadataClient:
     def __init__(self, address: str = ADDRESS, port: int = 80) -> None:
         self._address = address
         self._port = port
+        self._turn = asyncio.Semaphore(_PARALLEL)
 
-    async def read_text(self, path: str, headers: Mapping[str, str], *, method: str = "GET") -> str:
+    async def open_session(self, header: str) -> Mapping[str, str]:
+        """The headers of the requests that follow, with a token that is good for a minute."""
+        token = await self._read("/latest/api/token", {f"{header}-ttl-seconds": "60"}, "PUT")
+        if not (token.isascii() and token.isprintable()):
+            raise self._refuse("/latest/api/token", "its answer is no token")
+        return {header: token}
+
+    async def read_text(self, path: str, headers: Mapping[str, str]) -> str:
         """The body of an answer with status 200, without white space around it."""
-        return await self._read(path, headers, method)
+        return await self._read(path, headers, "GET")
 
     async def read_optional(self, path: str, headers: Mapping[str, str]) -> str:
         """Empty where the service does not have it."""
@@ -68,7 +78,7 @@ class MetadataClient:
         self, path: str, headers: Mapping[str, str], method: str, *, is_optional: bool = False
     ) -> str:
         try:
-            async with asyncio.timeout(EXCHANGE_SECONDS):
+            async with self._turn, asyncio.timeout(EXCHANGE_SECONDS):
                 head, body = await self._exchange(path, headers, method)
         except TimeoutError as error:
             raise self._fail(path, f"no whole answer within {EXCHANGE_SECONDS:g} s") from error
@@ -88,16 +98,11 @@ class MetadataClient:
     async def _exchange(
         self, path: str, headers: Mapping[str, str], method: str
     ) -> tuple[ResponseHead, bytes]:
+        common = {"User-Agent": f"dranet/{dranet.__version__}", "Connection": "close"}
+        body = b"" if method == "PUT" else None
+        request = encode_request(method, path, self._address, {**common, **headers}, body)
         reader, writer = await asyncio.open_connection(self._address, self._port, limit=MAX_HEAD_BYTES)
-        try:
-            common = {"User-Agent": f"dranet/{dranet.__version__}", "Connection": "close"}
-            body = b"" if method == "PUT" else None
-            writer.write(encode_request(method, path, self._address, {**common, **headers}, body))
-            await writer.drain()
-            head = await read_head(reader)
-            return head, await read_body(reader, head, MAX_BODY_BYTES)
-        finally:
-            writer.transport.abort()
+        return await exchange_once(reader, writer, request, MAX_BODY_BYTES)
 
     def _fail(self, path: str, cause: str) -> ProviderError:
         return ProviderError(f"metadata service {self._address}: {path}: {cause}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dranet.cli.main import main
 from dranet.desk.fabric.fabric import read_fabric
@@ -168,7 +165,7 @@ def test_hosts_with_one_node_each_are_shown_by_the_level_above(
     assert "known from Compute Engine's placement" in lines[-1]
 
 
-# --- the picture, and hostile slices -----------------------------------------------------------------
+# --- the picture, and large fabrics ------------------------------------------------------------------
 
 
 def draw(slices: Sequence[JsonObject]) -> str:
@@ -189,40 +186,6 @@ def test_the_picture_marks_what_does_not_fit() -> None:
 def test_the_picture_grows_with_the_units_and_not_with_their_nodes(units: int) -> None:
     few, many = (draw(make_slices(cable(units, nodes, 4).values())) for nodes in (5, 9))
     assert few.count("<rect") == many.count("<rect")
-
-
-ODD = st.text(st.characters(codec="utf-8") | st.sampled_from("\x1b\x00<>&\"'\u202e\n"), max_size=12)
-VALUES = st.fixed_dictionaries({}, optional={"string": ODD, "int": st.integers(-(2**63), 2**63 - 1)})
-NAMES = st.sampled_from(
-    [
-        *(f"dra.net/{name}" for name in ("switchName", "switchChassisId", "switchPortId", "rail", "ifName")),
-        *(f"dra.net/{name}" for name in ("linkSpeedMbps", "pciAddress", "pciDevice")),
-        *("gce.dra.net/block", "gce.dra.net/host", "oke.dra.net/rackId", "switchName"),
-    ]
-)
-DEVICES = st.dictionaries(
-    st.sampled_from(["a", "b", "c"]), st.dictionaries(NAMES, VALUES, max_size=6), max_size=3
-)
-SLICES = st.lists(st.builds(make_slice, st.sampled_from(["n1", "n2", "n3", "x"]), DEVICES), max_size=5)
-FORMS = ("text", "wide", "json", "yaml", "svg", "slurm", "slurm-block", "slurm-yaml", "kueue", "labels")
-
-
-@given(SLICES, st.sampled_from(FORMS))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_slices_are_shown_in_every_form(
-    tmp_path: Path, capsys: CaptureFixture, slices: list[JsonObject], form: str
-) -> None:
-    file = write(tmp_path, slices or [make_slice("n1", {})])
-    code, text, error = run(capsys, "-f", file, "-o", form)
-    assert code in (0, 1), error
-    if form in ("text", "wide", "slurm", "slurm-block", "labels"):
-        assert all(line.isprintable() for line in text.split("\n"))
-    if form == "svg":
-        ET.fromstring(text)
-    if form in ("slurm", "slurm-block"):
-        lines = [line for line in text.splitlines() if not line.startswith("#")]
-        pattern = r"(SwitchName|BlockName)=[\w.-]{1,64} (Nodes|Switches)=[\w.,\[\]-]+|BlockSizes=\d+"
-        assert all(re.fullmatch(pattern, line, re.ASCII) for line in lines), lines
 
 
 def test_the_work_grows_with_the_nodes_even_if_they_have_nothing_in_common() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import ProviderError
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.provider import check_attributes
 from dranet.providers.cloud import alibaba, aws, azure, gce, metadata, oke
 from dranet.providers.cloud.answers import CloudFacts, canonical_mac
@@ -21,6 +22,7 @@ from tests.providers.cloud.machines import MACHINES, Machine
 READERS = {"gce": gce.read, "aws": aws.read, "azure": azure.read, "oke": oke.read, "alibaba": alibaba.read}
 OPTIONAL = ("physical_host", "group-name", "zone-id", "network-card", "subnet-id", "vswitch-id")
 KEYS = ["compute", "network", "interface", "ipv4", "subnet", "address", "prefix", "macAddress", "mac"]
+KEYS += ["ipv6", "ipAddress", "privateIpAddress"]
 KEYS += ["vmSize", "rdmaTopologyData", "customerHPCIslandId", "rackId", "instanceType", "ipAliases"]
 FIRST = {machine.provider: machine for machine in reversed(MACHINES)}
 pytestmark = pytest.mark.socket
@@ -98,6 +100,53 @@ def test_azure_routes_by_source_as_in_dranet() -> None:
     }
 
 
+def azure_nic(subnet: str, *addresses: str) -> dict[str, Any]:
+    network, _, prefix = subnet.partition("/")
+    return {
+        "macAddress": "000D3AF806EC",
+        "ipv4": {"ipAddress": [], "subnet": [{"address": network, "prefix": prefix}] if subnet else []},
+        "ipv6": {"ipAddress": [{"privateIpAddress": address} for address in addresses]},
+    }
+
+
+def azure_config(nic: dict[str, Any], router: str) -> Any:
+    """Of the second NIC of a machine."""
+    facts = azure.parse({"network": {"interface": [{"macAddress": "000D3A000000"}, nic]}})
+    return facts.find_config("00:0d:3a:f8:06:ec", lambda: router)
+
+
+ROUTER = "fe80::1234:5678:9abc"
+
+
+def test_azure_routes_ipv6_by_source_and_the_router_that_the_kernel_has_learned() -> None:
+    nic = azure_nic("10.9.0.0/24", "fda0:ad0a:cdcb:2000::5", "FDA0:AD0A:CDCB:2000::6")
+    config = azure_config(nic, ROUTER)
+    assert config == {
+        "rules": [
+            {"source": "10.9.0.0/24", "table": 101},
+            {"source": "fda0:ad0a:cdcb:2000::5/128", "table": 101},
+            {"source": "fda0:ad0a:cdcb:2000::6/128", "table": 101},
+        ],
+        "routes": [
+            {"destination": "0.0.0.0/0", "gateway": "10.9.0.1", "table": 101},
+            {"destination": "::/0", "gateway": ROUTER, "table": 101},
+        ],
+    }
+    assert NetworkConfig.model_validate(config).rules
+
+
+def test_azure_routes_no_ipv6_without_a_router_or_an_address_of_the_network() -> None:
+    of_ipv4 = azure_config(azure_nic("10.9.0.0/24"), ROUTER)
+    assert [rule["source"] for rule in of_ipv4["rules"]] == ["10.9.0.0/24"]
+    assert azure_config(azure_nic("10.9.0.0/24", "fd00::5"), "") == of_ipv4
+    for address in ("", "x", "10.0.0.4", "fe80::5", "fd00::5%eth0", "ff02::1", "::", "::1"):
+        assert azure_config(azure_nic("10.9.0.0/24", address), ROUTER) == of_ipv4
+    assert azure_config(azure_nic("", "fd00::5"), ROUTER) == {
+        "rules": [{"source": "fd00::5/128", "table": 101}],
+        "routes": [{"destination": "::/0", "gateway": ROUTER, "table": 101}],
+    }
+
+
 def test_gce_publishes_the_machine_type_although_a_network_has_an_odd_name() -> None:
     facts = gce.parse("projects/1/machineTypes/a3", [{"mac": "42:01:00:00:00:01", "network": "odd"}], "")
     assert facts == CloudFacts({"gce.dra.net/machineType": "a3"}, {"42:01:00:00:00:01": {}})
@@ -123,8 +172,20 @@ def test_nobody_there_is_an_error() -> None:
         asyncio.run(gce.read(MetadataClient("127.0.0.1", port)))
 
 
+_TEXTS = st.sampled_from(
+    [
+        "10.0.0.0",
+        "16",
+        "31",
+        "fd00::5",
+        "fe80::1",
+        "000D3A000000",
+        "ocid1.rack.oc1..a",
+        "projects/1/networks/n",
+    ]
+)
 _JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80) | _TEXTS,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
@@ -137,7 +198,14 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@given(answer=_JSON, text=st.text(max_size=200))
+_AZURE = st.builds(
+    lambda subnet, addresses: {"network": {"interface": [azure_nic(subnet, *addresses)]}},
+    st.text(max_size=12) | st.builds("{}/{}".format, st.ip_addresses(v=4), st.integers(0, 33)),
+    st.lists(st.ip_addresses(v=6).map(str) | st.text(max_size=8), max_size=3),
+)
+
+
+@given(answer=_JSON | _AZURE, text=st.text(max_size=200))
 def test_no_answer_breaks_the_parsers_and_what_they_find_fits_a_slice_or_is_named(
     answer: Any, text: str
 ) -> None:
@@ -153,6 +221,8 @@ def test_no_answer_breaks_the_parsers_and_what_they_find_fits_a_slice_or_is_name
         for values in (facts.node, *facts.by_mac.values()):
             checked = check_attributes(values)
             assert len(checked.attributes) + len(checked.problems) == len(values)
+        for mac in {*facts.configs, *facts.ipv6_routing}:
+            NetworkConfig.model_validate(facts.find_config(mac, lambda: ROUTER))
 
 
 @given(st.text(max_size=20))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from testbed.prometheus import Promtool
 from tests.tools.monitoring import evaluation
 from tests.tools.monitoring.cases import CASES, FAULT, HOOKS, NODE, Case, nodes, rdma
-from tests.tools.monitoring.evaluation import JsonObject, Series, expect, with_target
+from tests.tools.monitoring.evaluation import Series, expect, with_target
 from tools.monitoring import Alert, list_alerts
 
 pytestmark = pytest.mark.process
@@ -22,18 +21,6 @@ BY_NAME = {alert.name: alert for alert in ALERTS}
 
 def targeted(case: Case, series: Series) -> Series:
     return series if case.raw else with_target(series)
-
-
-def run_cases(promtool: Promtool, folder: Path, groups: Mapping[str, Sequence[JsonObject]]) -> None:
-    """By alert; those that look back for hours are evaluated less often."""
-    for every, is_long in (("1m", False), ("5m", True)):
-        chosen = [
-            one
-            for name, some in groups.items()
-            if (" offset " in BY_NAME[name].expr) is is_long
-            for one in some
-        ]
-        evaluation.run(promtool, folder, chosen, every=every)
 
 
 def test_every_alert_has_a_case_and_a_name_of_its_own() -> None:
@@ -60,7 +47,7 @@ def test_each_fires_with_every_word_and_not_before_its_time(promtool: Promtool, 
             evaluation.group(f"{name} fires", targeted(case, case.fires), alert_rule_test=said),
             evaluation.group(f"{name} is silent", targeted(case, case.silent), alert_rule_test=silent),
         ]
-    run_cases(promtool, tmp_path, groups)
+    evaluation.run_alerts(promtool, tmp_path, groups)
 
 
 def test_a_misaligned_pod_is_told_of_also_where_no_series_has_its_name(
@@ -69,11 +56,8 @@ def test_a_misaligned_pod_is_told_of_also_where_no_series_has_its_name(
     alert: Alert = BY_NAME["DranetPodMisaligned"]
     series = with_target({"dranet_alignment_devices_worse_than_possible": "1x60"})
     wanted = evaluation.parse_labels(evaluation.TARGET)
-    evaluation.run(
-        promtool,
-        tmp_path,
-        [evaluation.group("without pods", series, alert_rule_test=[expect(alert, 11, wanted)])],
-    )
+    group = evaluation.group("without pods", series, alert_rule_test=[expect(alert, 11, wanted)])
+    evaluation.run_alerts(promtool, tmp_path, {alert.name: [group]})
 
 
 def in_cluster(name: str, series: Series) -> dict[str, str]:
@@ -90,7 +74,7 @@ def test_what_is_wrong_in_one_cluster_is_not_said_of_another_one(promtool: Promt
             says = {**case.says, "cluster": "east"}
             check = expect(BY_NAME[name], case.minute, says, value=case.value)
             groups[name] = [evaluation.group(name, {**bad, **good}, alert_rule_test=[check])]
-    run_cases(promtool, tmp_path, groups)
+    evaluation.run_alerts(promtool, tmp_path, groups)
 
 
 QUIET: dict[str, Series] = {
@@ -120,10 +104,12 @@ def test_where_little_happens_a_share_is_not_taken_for_a_rate(promtool: Promtool
         checks = [expect(BY_NAME[name], minute) for minute in ((390, 400) if is_many else (30, 40, 60))]
         scraped = series if is_many else with_target(series)
         groups[name] = [evaluation.group(name, scraped, alert_rule_test=checks)]
-    run_cases(promtool, tmp_path, groups)
+    evaluation.run_alerts(promtool, tmp_path, groups)
 
 
 def test_discards_alone_are_bad_packets_too(promtool: Promtool, tmp_path: Path) -> None:
     series = with_target(rdma("receive_discards", "0+120x120", "receive"))
-    wanted = expect(BY_NAME["DranetRdmaErrors"], 25, {**NODE, "device": "net-1"}, value="0.2%")
-    evaluation.run(promtool, tmp_path, [evaluation.group("discards", series, alert_rule_test=[wanted])])
+    alert = BY_NAME["DranetRdmaErrors"]
+    wanted = expect(alert, 25, {**NODE, "device": "net-1"}, value="0.2%")
+    group = evaluation.group("discards", series, alert_rule_test=[wanted])
+    evaluation.run_alerts(promtool, tmp_path, {alert.name: [group]})
