@@ -31,7 +31,7 @@ _VERSIONS = ("2025-11-11", "2023-11-15", "2021-02-01")
 _FIRST_TABLE = 100
 """DraNet's table of the first interface; its manifests' rules may name them."""
 _LONGEST_PREFIX = 30
-"""Of a subnet with a router and a host."""
+"""A longer one leaves no address for a router next to a host's."""
 _COMPUTE = {
     "vmSize": "vmSize",
     "placementGroupId": "placementGroupId",
