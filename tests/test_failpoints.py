@@ -16,7 +16,7 @@ from dranet import failpoints
 from dranet.failpoints import Failpoint
 
 PRODUCT = Path(dranet.__file__).parent
-WALKS = ["prepare", "attach", "release", "publish", "migrate", "hand-over"]
+WALKS = ["prepare", "attach", "release", "publish", "functions", "migrate", "hand-over"]
 _REACHED = re.compile(r"(?<![\w.])reached\(\s*Failpoint\.(?P<name>\w+)\s*\)")
 _CALLED = re.compile(r"(?<![\w.])reached\(|Failpoint\.\w|failpoints\.\w")
 

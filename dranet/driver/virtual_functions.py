@@ -66,9 +66,6 @@ class VirtualFunctions:
         announcer: Announcer,
         metrics: Metrics,
         on_change: Callable[[], None],
-        *,
-        open_writer: Callable[[], AbstractContextManager[VfWriter]] = _open_writer,
-        clock: Callable[[], float] = _loop_time,
     ) -> None:
         """``on_change`` is called when functions came or went."""
         self._node_name = node_name
@@ -78,8 +75,6 @@ class VirtualFunctions:
         self._announcer = announcer
         self._shown = metrics.virtual_functions
         self._on_change = on_change
-        self._open_writer = open_writer
-        self._clock = clock
         self._news = asyncio.Event()
         self._last: dict[str, tuple[PfTarget, str, float]] = {}
         """By PCI address: what was done or refused, the answer, and until when it counts."""
@@ -141,7 +136,7 @@ class VirtualFunctions:
         change of the number takes functions away, so the node is scanned first: another program may have
         taken one since the last scan."""
         last = self._last.get(target.address)
-        now = self._clock()
+        now = _loop_time()
         if last is not None and last[0] == target and now < last[2]:
             return
         try:
@@ -161,7 +156,7 @@ class VirtualFunctions:
             self._on_change()
 
     def _write(self, target: PfTarget) -> tuple[int, list[str]]:
-        with self._open_writer() as writer:
+        with _open_writer() as writer:
             if target.changes_count:
                 made = writer.write_count(target.address, target.count, autoprobe=target.autoprobe)
                 self._made[target.address] = target.count, made

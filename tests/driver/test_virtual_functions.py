@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from dranet.driver import virtual_functions
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.publish import Inventory
 from dranet.driver.reports.announcer import Announcer
@@ -19,7 +20,6 @@ from dranet.driver.virtual_functions import CHECK_SECONDS, RETRY_SECONDS, Virtua
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.kernel.netlink.socket import kernel_error
-from dranet.kernel.virtual_functions import VfWriter
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim, PreparedDevice
@@ -102,7 +102,7 @@ class Told(Announcer):
 class Bench:
     """A driver over the state folder and the node; another one is the driver restarted."""
 
-    def __init__(self, folder: Path, node: Node, *entries: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, node: Node, patch: pytest.MonkeyPatch, *entries: dict[str, Any]) -> None:
         self.node, self.told, self.metrics = node, Told(), Metrics()
         self.policy = Policy()
         self.set_rules(*entries)
@@ -112,14 +112,11 @@ class Bench:
         self.now = 0.0
         self.rescans = 0
         self.inventory = Inventory(node, lambda: self.policy, self.store, self.metrics)
-
-        def open_writer() -> AbstractContextManager[VfWriter]:
-            return nullcontext(cast("VfWriter", node))
-
         self.functions = VirtualFunctions(
-            "node", self.inventory, self.store, self.work, self.told, self.metrics, self._changed,
-            open_writer=open_writer, clock=lambda: self.now,
-        )  # fmt: skip
+            "node", self.inventory, self.store, self.work, self.told, self.metrics, self._changed
+        )
+        patch.setattr(virtual_functions, "_open_writer", lambda: nullcontext(node))
+        patch.setattr(virtual_functions, "_loop_time", lambda: self.now)
 
     def _changed(self) -> None:
         self.rescans += 1
@@ -156,13 +153,13 @@ def node() -> Node:
 
 
 @pytest.fixture
-def start(tmp_path: Path, node: Node) -> Iterator[Callable[..., Bench]]:
+def start(tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
     started: list[Bench] = []
 
     def make(*entries: dict[str, Any]) -> Bench:
         if started:
             started[-1].store.close()  # the driver before was killed
-        started.append(Bench(tmp_path, node, *entries))
+        started.append(Bench(tmp_path, node, monkeypatch, *entries))
         return started[-1]
 
     yield make
