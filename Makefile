@@ -63,7 +63,7 @@ test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtu
 e2e: setup ## the scenarios on a real cluster: the one of `make cluster`, yours by KUBECONFIG=..., or LANE=kind; LANE=stand-in anywhere
 	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e $(if $(LANE),--lane $(LANE)) $(SCENARIOS)
 
-cluster: setup ## build what a real cluster runs, once: Kubernetes KUBE_VERSION=1.37 (1.36, 1.34), etcd, helm, the image; needs Go
+cluster: setup ## build what a real cluster runs, once: Kubernetes KUBE_VERSION=1.37 (1.36, 1.34), etcd, helm, the image; KUEUE=1 also Kueue; needs Go
 	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e.cluster build
 
 cluster-up: setup ## start a real cluster whose node has HARDWARE=dgx-h100, and leave it running
