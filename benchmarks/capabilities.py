@@ -36,7 +36,7 @@ SCAN_BOUND = 1.5
 _METADATA_ADDRESS = "169.254.169.254"
 _MACHINE = "oke-bm-gpu-h100-8"
 _PROVIDER_SOCKET = WORK_DIR / "provider.sock"
-_ALL_OFF = {"cloud_provider": "off", "lldp": "off"}
+ALL_OFF = {"cloud_provider": "off", "lldp": "off"}
 _READY_SECONDS = 30.0
 
 
@@ -85,7 +85,7 @@ def _build_settings(folder: Path) -> Mapping[str, str]:
 async def _measure_starts(testbed: Testbed, settings: Mapping[str, str]) -> list[Result]:
     took: dict[str, list[float]] = {"off": [], "on": []}
     for _ in range(STARTS + 1):
-        for name, chosen in (("off", _ALL_OFF), ("on", settings)):
+        for name, chosen in (("off", ALL_OFF), ("on", settings)):
             begin = time.perf_counter()
             await testbed.driver.start(chosen)
             await testbed.driver.wait_ready(_READY_SECONDS)
@@ -105,15 +105,15 @@ async def _measure_idle(testbed: Testbed, settings: Mapping[str, str]) -> list[R
     memory: dict[str, list[float]] = {"off": [], "on": []}
     busy: dict[str, list[float]] = {"off": [], "on": []}
     for _ in range(ROUNDS):
-        for name, chosen in (("off", _ALL_OFF), ("on", settings)):
+        for name, chosen in (("off", ALL_OFF), ("on", settings)):
             await testbed.driver.start({**chosen, "rescan_seconds": "1"})
             await testbed.driver.wait_ready(_READY_SECONDS)
             await asyncio.sleep(2)
-            before, worked = await _read_scans(), _read_processor_ms(testbed.driver.pid)
+            before, worked = await read_scans(), read_processor_ms(testbed.driver.pid)
             await asyncio.sleep(IDLE_SECONDS)
-            seconds, count = (b - a for a, b in zip(before, await _read_scans(), strict=True))
+            seconds, count = (b - a for a, b in zip(before, await read_scans(), strict=True))
             scans[name].append(seconds / count * 1000)
-            busy[name].append(_read_processor_ms(testbed.driver.pid) - worked)
+            busy[name].append(read_processor_ms(testbed.driver.pid) - worked)
             memory[name].append(read_rss_mb(testbed.driver.pid))
             await testbed.driver.stop()
     return [
@@ -137,7 +137,7 @@ async def _measure_idle(testbed: Testbed, settings: Mapping[str, str]) -> list[R
     ]
 
 
-async def _read_scans() -> tuple[float, float]:
+async def read_scans() -> tuple[float, float]:
     """Seconds in scans, and their number, since the driver started."""
     text = await get("/metrics")
     name = "dranet_inventory_scan_seconds"
@@ -148,7 +148,7 @@ async def _read_scans() -> tuple[float, float]:
     return seconds, count
 
 
-def _read_processor_ms(pid: int) -> float:
+def read_processor_ms(pid: int) -> float:
     """User and system time of a process (proc_pid_stat(5))."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1000
