@@ -39,9 +39,9 @@ demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove th
 	@$(BIN)/dranet demo
 
 # Tests start hundreds of Pythons: what one of them has compiled is there for the others. WORKERS processes share the
-# tests by file. Most tests of test-all wait, and some of them load the machine, so that it has two wherever it runs.
+# tests by file. Most tests of test-all wait, and some of them load the machine, so that it has three wherever it runs.
 test test-all test-docs: export PYTHONDONTWRITEBYTECODE :=
-test-all: WORKERS = 2
+test-all: WORKERS = 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 ROOM_TESTS = $(or $(wildcard tests/$(ROOM) tests/test_$(ROOM).py),$(error no tests/$(ROOM) and no tests/test_$(ROOM).py))
 
