@@ -87,7 +87,12 @@ def write_server(folder: Path) -> Path:
     }
     config = {
         "interfaces-config": {"interfaces": ["p-eth1"]},
-        "lease-database": {"type": "memfile", "persist": True, "name": str(folder / "leases.csv")},
+        "lease-database": {
+            "type": "memfile",
+            "persist": True,
+            "name": str(folder / "leases.csv"),
+            "lfc-interval": 0,  # the program that cleans the file up is not there if Kea is not installed
+        },
         "subnet6": [subnet],
         **lifetimes,
     }
