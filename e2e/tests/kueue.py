@@ -183,17 +183,17 @@ class Team:
         return found
 
     async def wait_message(self, job: str, text: str) -> None:
-        """Wait until Kueue says this about the job, which has no pod."""
+        """Wait until Kueue reports this about the job, which has no pod."""
 
         async def look() -> str:
             found = await self.read_messages(job)
-            return "" if any(text in message for message in found) else f"Kueue says {found}"
+            return "" if any(text in message for message in found) else f"Kueue reports {found}"
 
-        await wait_until(look, f"Kueue says of job {job}: {text}")
+        await wait_until(look, f"Kueue reports of job {job}: {text}")
         assert not await self.fetch_pods(job)
 
     async def read_messages(self, job: str) -> list[str]:
-        """What the conditions of the job's Workload say."""
+        """The messages of the conditions of the job's Workload."""
         conditions = (await self.fetch_workload(job)).get("status", {}).get("conditions", ())
         return [condition["message"] for condition in conditions]
 
