@@ -164,6 +164,7 @@ def apiserver_flags(plan: Plan) -> list[str]:
         f"--kubelet-client-certificate={plan.kubelet_client[0]}",
         f"--kubelet-client-key={plan.kubelet_client[1]}",
         "--kubelet-preferred-address-types=InternalIP",
+        "--enable-aggregator-routing=true",  # webhooks by the addresses of pods: there is no kube-proxy
         *(f"--runtime-config={item}" for item in plan.runtime_config),
         *(_audit_flags(plan) if plan.has_audit else ()),
         *plan.gates,

@@ -1,8 +1,7 @@
 """Kueue on the cluster, installed by its own chart with ``helm``, and namespaces with queues.
 
-The lane has no image of Kueue, no kube-proxy and no name server. So its pod runs the program that
-``make cluster`` has built, in the network of the node; the API server reaches the webhooks at the address of
-their Service, which is put on ``lo``; and the aggregated API for dashboards is left out.
+The lane has no image of Kueue, so its pod runs the program that ``make cluster`` has built. The aggregated
+API for dashboards is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from e2e.live_driver import is_ready
 from e2e.objects import JsonObject
 from e2e.tests.pods import RESOURCE, WAIT_SECONDS, build_pod, wait_until
 from e2e.tests.shell import REPOSITORY, Shell
-from testbed.node.iproute import run_ip
 
 NAMESPACE = "kueue-system"
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -31,7 +29,6 @@ QUEUE = "training"
 """The LocalQueue of ``examples/kueue.yaml``."""
 _DEPLOYMENT = "deployment/kueue-controller-manager"
 _FOLDER = "/kueue"
-_PORT = 443
 
 
 @asynccontextmanager
@@ -49,11 +46,8 @@ async def open_kueue(shell: Shell, image: str, configuration: str) -> AsyncItera
     chart = folder / "charts/kueue"
     install = f"helm install kueue {chart} --namespace {NAMESPACE} --create-namespace --values -"
     await shell.run(install, stdin=values)
-    address = ""
     try:
         await shell.run("kubectl delete apiservice -l app.kubernetes.io/name=kueue --ignore-not-found")
-        address = await _read_address(shell)
-        run_ip("address", "add", f"{address}/32", "dev", "lo")
         patch = json.dumps(_build_patch(folder))
         await shell.run(f"kubectl -n {NAMESPACE} patch {_DEPLOYMENT} --patch-file /dev/stdin", stdin=patch)
         await _wait_rolled_out(shell)
@@ -62,8 +56,6 @@ async def open_kueue(shell: Shell, image: str, configuration: str) -> AsyncItera
     finally:
         await shell.run(f"helm uninstall kueue --namespace {NAMESPACE} --wait")
         await shell.run(f"kubectl delete namespace {NAMESPACE}")
-        if address:
-            run_ip("address", "delete", f"{address}/32", "dev", "lo")
 
 
 def _build_values(image: str, configuration: str) -> JsonObject:
@@ -72,11 +64,9 @@ def _build_values(image: str, configuration: str) -> JsonObject:
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": None},
         "podSecurityContext": {"runAsNonRoot": None},
-        "containerSecurityContext": {"capabilities": {"add": ["NET_BIND_SERVICE"]}},
     }
     return {
-        "controllerManager": {"hostNetwork": True, "replicas": 0, "manager": manager},
-        "webhookService": {"ports": [{"port": _PORT, "protocol": "TCP", "targetPort": _PORT}]},
+        "controllerManager": {"replicas": 0, "manager": manager},
         "managerConfig": {"controllerManagerConfigYaml": _merge(configuration)},
     }
 
@@ -87,7 +77,7 @@ def _merge(configuration: str) -> str:
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": ":8081"},
         "metrics": {"bindAddress": "127.0.0.1:8443"},
-        "webhook": {"port": _PORT},
+        "webhook": {"port": 9443},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": True},
         "integrations": {"frameworks": ["batch/job"]},
@@ -113,11 +103,6 @@ async def _wait_rolled_out(shell: Shell) -> None:
     except E2eFailed as error:
         logs = await shell.run(f"kubectl -n {NAMESPACE} logs {_DEPLOYMENT} --tail=20 --all-containers")
         raise E2eFailed(f"{error}: {logs}") from error
-
-
-async def _read_address(shell: Shell) -> str:
-    path = "{.spec.clusterIP}"
-    return await shell.run(f"kubectl -n {NAMESPACE} get service kueue-webhook-service -o jsonpath='{path}'")
 
 
 async def _answers(shell: Shell) -> bool:
@@ -198,7 +183,7 @@ class Team:
         return found
 
     async def wait_message(self, job: str, text: str) -> None:
-        """Wait until Kueue reports this of the job, which has no pod."""
+        """Wait until Kueue reports this about the job, which has no pod."""
 
         async def look() -> str:
             found = await self.read_messages(job)
@@ -208,7 +193,7 @@ class Team:
         assert not await self.fetch_pods(job)
 
     async def read_messages(self, job: str) -> list[str]:
-        """Return the messages of the conditions of the job's Workload."""
+        """The messages of the conditions of the job's Workload."""
         conditions = (await self.fetch_workload(job)).get("status", {}).get("conditions", ())
         return [condition["message"] for condition in conditions]
 
