@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--timeout-seconds",
         type=float,
-        default=2400.0,
+        default=3600.0,
         help="time limit of the boot and all that runs inside",
     )
     add("--require", action="store_true", help="fail where the machine cannot be had")
