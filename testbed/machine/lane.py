@@ -43,7 +43,7 @@ TESTS = (
     "tests/machine/test_traffic.py",
     "tests/machine/test_slow.py",
     "tests/machine/test_rdma_moves.py",
-    # Virtual functions that are made anew restart their adapter.
+    # Late, because making virtual functions restarts their adapter.
     "tests/machine/test_virtual_functions.py",
     "tests/kernel/test_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",
     "tests/kernel/test_ethtool.py::test_speed_duplex_and_queues_are_those_that_ethtool_prints",
