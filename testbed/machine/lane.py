@@ -32,6 +32,7 @@ TESTS = (
     "tests/machine/test_doctor.py",
     "tests/kernel/test_parameter_effects.py::test_management_devices_are_the_files_that_the_kernel_has",
     "tests/machine/test_uplink.py",
+    "tests/machine/test_virtual_functions.py",
     "tests/machine/test_pinned_links.py",
     "tests/machine/test_moves.py",
     "tests/machine/test_metadata.py",
@@ -43,8 +44,6 @@ TESTS = (
     "tests/machine/test_traffic.py",
     "tests/machine/test_slow.py",
     "tests/machine/test_rdma_moves.py",
-    # Late, because making virtual functions restarts their adapter.
-    "tests/machine/test_virtual_functions.py",
     "tests/kernel/test_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",
     "tests/kernel/test_ethtool.py::test_speed_duplex_and_queues_are_those_that_ethtool_prints",
     "tests/kernel/test_ethtool.py::test_the_driver_is_the_one_that_ethtool_prints",

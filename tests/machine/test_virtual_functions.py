@@ -44,17 +44,22 @@ from tests.support.namespaces import Namespace
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(300)]
 
 PF = MACHINE.function("igb0")
+HCA = Path("/sys/kernel/vnode_hca")
+RDMA, RDMA_FUNCTION = "mlx5_1", MACHINE.function("igb0/0").address
+"""A stand-in of the machine (``testbed/machine/modules``), which does not outlive its function."""
 FOLDER = kernel_view.SYS_PCI / PF.address
 DEFAULTS = {"spoofCheck": False, "vlan": 100, "qos": 3, "maxTxRate": 0}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def as_made() -> Iterator[None]:
-    """Without the RDMA devices of the module, which would go with their functions."""
-    (Path("/sys/kernel/vnode_hca") / "del").write_text("mlx5_1")
+    """The RDMA device is removed before its function ends, and made again with the functions."""
+    (HCA / "del").write_text(RDMA)
     yield
     write_count(0)
     write_count(PF.num_vfs)
+    kernel_view.settle()
+    (HCA / "add").write_text(f"{RDMA} {RDMA_FUNCTION} eth")
 
 
 @pytest.fixture
