@@ -1,7 +1,8 @@
 """What clouds, webhook, IPAM, LLDP, bandwidth and VF rules cost the driver: all of them on, against all off.
 
 Both run in turn on one testbed of two NICs, with 1,000 more links on the node for scan, memory and
-processor time. The metadata service, the webhook provider and the switches are the stand-ins of the tests.
+processor time. The metadata service and the webhook provider are those of the testbed; LLDP listens, and no
+switch sends.
 """
 
 from __future__ import annotations
@@ -46,14 +47,13 @@ def run() -> Iterator[Result]:
 
 async def _measure() -> list[Result]:
     machine = read_machine(_MACHINE)
-    provider = Provider(attributes={"*": {"example.com/fabric": {"string": "blue"}}})
     async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:
         run_ip("address", "add", f"{_METADATA_ADDRESS}/32", "dev", "lo")
         spec = {"spec": {"providerID": machine.node["providerID"]}}
         await testbed.api.patch(paths.node(NODE_NAME), spec)
         with ExitStack() as stack:
             stack.enter_context(serve_metadata(machine.provider, machine.answers, _METADATA_ADDRESS, 80))
-            stack.enter_context(ProviderServer(provider, socket_path=_PROVIDER_SOCKET))
+            stack.enter_context(ProviderServer(Provider(), socket_path=_PROVIDER_SOCKET))
             settings = _build_settings(WORK_DIR)
             starts = await _measure_starts(testbed, settings)
             await asyncio.to_thread(add_links)

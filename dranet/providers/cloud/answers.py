@@ -50,7 +50,8 @@ class CloudFacts(Struct, frozen=True):
         routing = self.ipv6_routing.get(mac)
         if routing is None or not (router := find_ipv6_router()):
             return config
-        return {name: [*config.get(name, ()), *more] for name, more in routing.build_config(router).items()}
+        added = routing.build_config(router)
+        return {**config, **{name: [*config.get(name, ()), *more] for name, more in added.items()}}
 
 
 class Remembered(Struct, frozen=True):
