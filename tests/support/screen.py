@@ -18,6 +18,8 @@ from testbed.debian.packages import Unavailable, cache_folder
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+_HEIGHT = 800
+
 _OVERFLOWS = """scrolled => {
   const told = [], root = document.documentElement;
   if (root.scrollWidth > root.clientWidth) told.push(`the page is ${root.scrollWidth} wide`);
@@ -131,6 +133,11 @@ class Sight:
     complaints: list[str] = field(default_factory=list)
     """What the console said, and what the page asked for beside itself."""
 
+    def resize(self, width: int, scheme: str) -> None:
+        """Show the same page on another screen."""
+        self.page.set_viewport_size({"width": width, "height": _HEIGHT})
+        self.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+
     def find_overflows(self) -> list[str]:
         """Text outside its box, cut off, or beyond the edge of the screen."""
         return [*self.find_text_overflows(".scroll, .skip, thead"), *self.find_picture_overflows()]
@@ -174,7 +181,7 @@ class Screen:
     def look(self, url: str, width: int, scheme: str = "light") -> Iterator[Sight]:
         """``url`` as a screen of that width shows it."""
         context = self._browser.new_context(
-            viewport={"width": width, "height": 800},
+            viewport={"width": width, "height": _HEIGHT},
             color_scheme="dark" if scheme == "dark" else "light",
             ignore_https_errors=True,
         )

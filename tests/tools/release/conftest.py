@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.image.conftest import build
-from tools.image.debian import ARCHITECTURES
 from tools.project import REPOSITORY
 
 MAKE_SECONDS = 300
@@ -26,16 +24,5 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything but the images."""
     folder = tmp_path_factory.mktemp("release")
     done = make(folder, "python", "chart", "notes", "plugin", "seal")
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The images of both architectures; a test is skipped where they cannot be built."""
-    for architecture in ARCHITECTURES:
-        build(architecture)
-    folder = tmp_path_factory.mktemp("images")
-    done = make(folder, "images")
     assert done.returncode == 0, done.stderr
     return folder

@@ -1,4 +1,5 @@
-"""The steps of the release workflow that push: their own commands, against a real registry on this machine.
+"""The images of a release with their SBOMs, and the steps of the release workflow that push them and the
+chart: their own commands, against a real registry on this machine.
 
 Signing needs the workflow's identity, so ``cosign`` only notes here what it is asked to sign.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,16 @@ import pytest
 import yaml
 
 from dranet import __version__
+from tests.tools.image.conftest import build
 from tests.tools.release.conftest import MAKE_SECONDS, make
 from tests.tools.release.registry import make_programs, open_registry
-from tools.project import REPOSITORY
+from tools.image.debian import ARCHITECTURES
+from tools.project import REPOSITORY, read_project
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(MAKE_SECONDS)]
 
+PROJECT = read_project()
+IMAGE = f"dranet-image-{__version__}"
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.oci.image.manifest.v1+json",
@@ -67,6 +73,17 @@ class Workflow:
             return json.load(answer)  # type: ignore[no-any-return]
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images of both architectures; a test is skipped where they cannot be built."""
+    for architecture in ARCHITECTURES:
+        build(architecture)
+    folder = tmp_path_factory.mktemp("images")
+    done = make(folder, "images")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.fixture
 def workflow(tmp_path: Path) -> Iterator[Workflow]:
     programs = tmp_path / "bin"
@@ -82,6 +99,41 @@ def workflow(tmp_path: Path) -> Iterator[Workflow]:
             "PATH": f"{programs}:{os.environ['PATH']}",
         }
         yield Workflow(tmp_path, address, variables)
+
+
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architecture: str) -> None:
+    from spdx_tools.spdx.parser.parse_anything import parse_file
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    document = parse_file(str(images / f"{IMAGE}-{architecture}.spdx.json"))
+    assert validate_full_spdx_document(document) == []
+    addresses = {package.name: package.external_references[0].locator for package in document.packages}
+    assert addresses["libc6"].startswith("pkg:deb/debian/libc6@")
+    assert addresses["libc6"].endswith(f"?arch={architecture}&distro=trixie")
+    assert addresses["dranet"] == f"pkg:pypi/dranet@{__version__}"
+    assert {"grpcio", "libssl3t64", "cel-expr-python"} <= set(addresses)
+    manifest = read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]
+    (checksum,) = document.packages[0].checksums
+    assert manifest["digest"] == f"sha256:{checksum.value}"
+
+
+def test_one_archive_has_the_image_for_both_architectures(images: Path) -> None:
+    archive = images / f"{IMAGE}.tar"
+    (entry,) = read_index(archive)["manifests"]
+    assert entry["annotations"]["io.containerd.image.name"] == f"{PROJECT.image}:{__version__}"
+    with tarfile.open(archive) as tar:
+        names = {member.name for member in tar}
+        index = json.loads(tar.extractfile(f"blobs/sha256/{entry['digest'][7:]}").read())  # type: ignore[union-attr]
+    assert [one["platform"]["architecture"] for one in index["manifests"]] == ["amd64", "arm64"]
+    for one, architecture in zip(index["manifests"], ("amd64", "arm64"), strict=True):
+        assert f"blobs/sha256/{one['digest'][7:]}" in names
+        assert one["digest"] == read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]["digest"]
+
+
+def read_index(archive: Path) -> dict[str, list[dict[str, Any]]]:
+    with tarfile.open(archive) as tar:
+        return json.loads(tar.extractfile("index.json").read())  # type: ignore[no-any-return, union-attr]
 
 
 def test_one_tag_has_the_image_of_both_architectures(images: Path, workflow: Workflow) -> None:

@@ -13,7 +13,6 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,7 +28,6 @@ pytestmark = pytest.mark.process
 
 PROJECT = read_project()
 CAPTURE = REPOSITORY / "tests/data/dgx-h100/capture.json"
-IMAGE = f"dranet-image-{__version__}"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def programs(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (REPOSITORY / "requirements-dev.lock").read_text().splitlines()
     constraints.write_text("\n".join(line.rstrip("\\ ") for line in lines if "==" in line))
     (wheel,) = release.glob("*.whl")
-    pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     done = subprocess.run(
         [*pip, "--constraint", str(constraints), str(wheel)], capture_output=True, text=True
     )
@@ -153,43 +151,6 @@ def test_checksums_and_provenance_name_every_file(release: Path) -> None:
         f"dranet-{__version__}.intoto.json"
     }
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
-
-
-@pytest.mark.timeout(MAKE_SECONDS)
-@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
-def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architecture: str) -> None:
-    from spdx_tools.spdx.parser.parse_anything import parse_file
-    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-
-    document = parse_file(str(images / f"{IMAGE}-{architecture}.spdx.json"))
-    assert validate_full_spdx_document(document) == []
-    addresses = {package.name: package.external_references[0].locator for package in document.packages}
-    assert addresses["libc6"].startswith("pkg:deb/debian/libc6@")
-    assert addresses["libc6"].endswith(f"?arch={architecture}&distro=trixie")
-    assert addresses["dranet"] == f"pkg:pypi/dranet@{__version__}"
-    assert {"grpcio", "libssl3t64", "cel-expr-python"} <= set(addresses)
-    manifest = read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]
-    (checksum,) = document.packages[0].checksums
-    assert manifest["digest"] == f"sha256:{checksum.value}"
-
-
-@pytest.mark.timeout(MAKE_SECONDS)
-def test_one_archive_has_the_image_for_both_architectures(images: Path) -> None:
-    archive = images / f"{IMAGE}.tar"
-    (entry,) = read_index(archive)["manifests"]
-    assert entry["annotations"]["io.containerd.image.name"] == f"{PROJECT.image}:{__version__}"
-    with tarfile.open(archive) as tar:
-        names = {member.name for member in tar}
-        index = json.loads(tar.extractfile(f"blobs/sha256/{entry['digest'][7:]}").read())  # type: ignore[union-attr]
-    assert [one["platform"]["architecture"] for one in index["manifests"]] == ["amd64", "arm64"]
-    for one, architecture in zip(index["manifests"], ("amd64", "arm64"), strict=True):
-        assert f"blobs/sha256/{one['digest'][7:]}" in names
-        assert one["digest"] == read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]["digest"]
-
-
-def read_index(archive: Path) -> dict[str, list[dict[str, Any]]]:
-    with tarfile.open(archive) as tar:
-        return json.loads(tar.extractfile("index.json").read())  # type: ignore[no-any-return, union-attr]
 
 
 def test_the_workflow_is_refused_where_the_project_has_no_home() -> None:
