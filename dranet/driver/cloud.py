@@ -21,6 +21,7 @@ from msgspec import Struct
 from dranet import files
 from dranet.cluster.client import Backoff
 from dranet.cluster.nodes import NodeView
+from dranet.decoding import decode
 from dranet.errors import ProviderError
 from dranet.model.attributes import MAC
 from dranet.model.device import Device
@@ -99,7 +100,7 @@ class CloudMemory:
 def _decode(content: bytes) -> Remembered:
     from dranet.providers.cloud.answers import Remembered
 
-    return msgspec.json.decode(content, type=Remembered)
+    return decode(content, Remembered)
 
 
 class CloudWatch:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from dranet import files
 from dranet.cluster.nodes import NodeDevices, NodeView
+from dranet.decoding import decode
 from dranet.errors import ClusterError, DranetError
 from dranet.inventory.offer import NO_OTHER_SERVER, UNKNOWN, ServedGpus, find_servers
 from dranet.model.attributes import GPU_UUID, GPU_VENDOR
@@ -97,7 +98,7 @@ class OwnGpus:
         """Return vendors as in ``model.facts.Gpu``; none if the file is damaged, ``None`` if there is no file
         because this driver has never looked at the GPUs of this node."""
         try:
-            return msgspec.json.decode(files.read_file(self._path, _MOST_BYTES), type=_OwnGpus).offered
+            return decode(files.read_file(self._path, _MOST_BYTES), _OwnGpus).offered
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as error:

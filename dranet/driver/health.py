@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet import files
+from dranet.decoding import convert
 from dranet.driver.publish import Inventory, View
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import KernelError, SettingsError
@@ -75,10 +76,10 @@ class HealthFile:
         """Memories by device; empty without any of this boot. Blocking."""
         try:
             document = json.loads(files.read_file(self._path, _MOST_BYTES))
-            header = msgspec.convert(document, _Header)
+            header = convert(document, _Header)
             if (header.format, header.boot) != (_FORMAT, self._boot_id):
                 return {}
-            return msgspec.convert(document, _Document).devices
+            return convert(document, _Document).devices
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:

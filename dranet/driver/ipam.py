@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from dranet.decoding import convert
 from dranet.driver.executor import NotedThreadPool
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.reports.announcer import Announcer
@@ -370,7 +371,7 @@ def _entry(request: IpamRequest) -> JournalEntry:
 def _decode(entry: JournalEntry) -> IpamRequest:
     """Raises IpamError for an entry that is no request: it was written by another version, or by hand."""
     try:
-        return msgspec.convert(dict(entry.request), IpamRequest)
+        return convert(dict(entry.request), IpamRequest)
     except (msgspec.ValidationError, ValueError) as error:
         raise IpamError(
             f"the journal's entry of device {entry.device} cannot be read: {error}",

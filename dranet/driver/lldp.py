@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet import files
+from dranet.decoding import decode
 from dranet.driver.publish import FactsReader
 from dranet.errors import KernelError, ProtocolError
 from dranet.inventory.cabling import find_wires
@@ -62,7 +63,7 @@ class NeighbourFile:
     def read(self) -> tuple[LldpNeighbour, ...]:
         """Blocking."""
         try:
-            document = msgspec.convert(json.loads(files.read_file(self._path, _MAX_FILE_BYTES)), _Document)
+            document = decode(files.read_file(self._path, _MAX_FILE_BYTES), _Document)
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, RecursionError) as error:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet import files
+from dranet.decoding import decode
 from dranet.errors import ProviderError, Reason
 from dranet.model.attributes import DOMAIN
 from dranet.model.device import Device, DeviceKind
@@ -265,7 +266,7 @@ class WebhookDevices:
     def _read_file(self) -> dict[str, Answer]:
         """Best effort: what cannot be read is asked again."""
         try:
-            known = msgspec.json.decode(files.read_file(self._file, _MAX_BYTES), type=_File)
+            known = decode(files.read_file(self._file, _MAX_BYTES), _File)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:

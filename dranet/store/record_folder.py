@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from dranet import files
+from dranet.decoding import decode
 from dranet.failpoints import Failpoint, reached
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
 
@@ -63,7 +64,7 @@ def encode_record(record: object) -> str:
 def decode_record(kind: type[Kind], text: str) -> Kind:
     """Decode a record of that class; raises RecordError."""
     try:
-        record = _decoder_of(kind).decode(text)
+        record = decode(text, kind)
     except msgspec.ValidationError as error:
         raise _explain(kind, text, str(error)) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -79,13 +80,6 @@ def _encode_mapping(value: object) -> dict[Any, Any]:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_encode_mapping)
-
-
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {}
-
-
-def _decoder_of(kind: type) -> msgspec.json.Decoder[Any]:
-    return _DECODERS.get(kind) or _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
 
 
 def _explain(kind: type[Any], text: str, message: str) -> RecordError:
@@ -129,7 +123,7 @@ def _name_keys(kind: type[Any], document: Any, message: str, path: str) -> str:
 
 def _message_of(kind: type[Any], document: object) -> str:
     try:
-        _decoder_of(kind).decode(json.dumps(document))
+        decode(json.dumps(document), kind)
     except msgspec.ValidationError as error:
         return str(error)
     return ""

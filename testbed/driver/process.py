@@ -18,6 +18,8 @@ COMMAND = (sys.executable, "-m", "dranet", "run")
 """The ordinary driver; settings are added as options."""
 
 _POLL_SECONDS = 0.02
+_CRASH = "Fatal Python error: "
+"""How faulthandler begins."""
 _LOG_TAIL_LINES = 30
 
 
@@ -144,10 +146,13 @@ class DriverProcess:
         return await self._end(signal.SIGTERM, timeout_seconds)
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The last lines that the driver wrote."""
+        """The last lines that the driver wrote; all that it wrote since a crash of native code, whose first
+        lines name the signal and the thread."""
         if not self.log_file.exists():
             return ""
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+        written = self.log_file.read_text(errors="replace")
+        crash = written.rfind(_CRASH)
+        return written[crash:] if crash >= 0 else "\n".join(written.splitlines()[-lines:])
 
     async def _end(self, number: signal.Signals, timeout_seconds: float) -> DriverExit:
         process = self._process
