@@ -36,11 +36,9 @@ def run() -> Iterator[Result]:
         selector = DeviceSelector.compile(expression)
         assert all(selector.matches("dra.net", attributes) for attributes in devices)
         yield _measure(f"{name} selector, {DEVICES} devices", _ask_each(selector, devices))
-        prepared = [DeviceValues.convert("dra.net", attributes) for attributes in devices]
+        prepared = [DeviceValues("dra.net", attributes) for attributes in devices]
         yield _measure(f"{name} selector, {DEVICES} prepared", _ask_prepared(selector, prepared))
-    yield _measure(
-        f"{DEVICES} devices prepared", lambda: [DeviceValues.convert("dra.net", one) for one in devices]
-    )
+    yield _measure(f"{DEVICES} devices prepared", lambda: [DeviceValues("dra.net", one) for one in devices])
     numbers = count()
     yield _measure("rich selector compiled", lambda: DeviceSelector.compile(f"{RICH} // {next(numbers)}"))
     yield _measure("first selector in a process", _first_use, runs=5, bound=None)

@@ -1,8 +1,8 @@
-"""Decoding into structs, for any number of threads.
+"""Decode JSON and plain values into structs, safely in several threads.
 
-msgspec looks at a Struct class when it first decodes into it, and lets other threads use the class before it
-has finished: the process ends with SIGSEGV (msgspec 0.22). So one thread at a time makes a decoder, and the
-classes in it are complete from then on.
+msgspec inspects a Struct class when it first decodes into it, and lets other threads use the class before the
+inspection is complete, which crashes the process (SIGSEGV, msgspec 0.22). Here one thread at a time makes a
+decoder; the classes that it needs are complete from then on.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ def decode(content: bytes | str, kind: type[T]) -> T:
     """Decode JSON.
 
     Raises:
-        msgspec.ValidationError: a value is not what ``kind`` has at its place.
-        msgspec.DecodeError: no JSON; it and the former are ValueErrors.
-        RecursionError: it is nested too deeply.
+        msgspec.ValidationError: a value does not fit ``kind``. A ValueError.
+        msgspec.DecodeError: the content is not JSON. A ValueError.
+        RecursionError: the content is nested too deeply.
     """
     return cast("T", _find_decoder(kind).decode(content))
 
 
 def convert(document: object, kind: type[T]) -> T:
-    """Convert mappings, lists and plain values; raises msgspec.ValidationError, a ValueError."""
-    _find_decoder(kind)
+    """Convert mappings, lists and plain values.
+
+    Raises:
+        msgspec.ValidationError: a value does not fit ``kind``. A ValueError.
+    """
+    _find_decoder(kind)  # for the classes: msgspec.convert would inspect them
     return msgspec.convert(document, kind)
 
 

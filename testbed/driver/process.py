@@ -19,7 +19,7 @@ COMMAND = (sys.executable, "-m", "dranet", "run")
 
 _POLL_SECONDS = 0.02
 _CRASH = "Fatal Python error: "
-"""How faulthandler begins."""
+"""The first words of faulthandler."""
 _LOG_TAIL_LINES = 30
 
 
@@ -146,13 +146,14 @@ class DriverProcess:
         return await self._end(signal.SIGTERM, timeout_seconds)
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The last lines that the driver wrote; all that it wrote since a crash of native code, whose first
-        lines name the signal and the thread."""
+        """Return the last lines of the log; if native code crashed, also all lines since then: the first of
+        them name the signal and the thread."""
         if not self.log_file.exists():
             return ""
-        written = self.log_file.read_text(errors="replace")
-        crash = written.rfind(_CRASH)
-        return written[crash:] if crash >= 0 else "\n".join(written.splitlines()[-lines:])
+        written = self.log_file.read_text(errors="replace").splitlines()
+        crashes = [number for number, line in enumerate(written) if line.startswith(_CRASH)]
+        begin = min([max(len(written) - lines, 0), *crashes[-1:]])
+        return "\n".join(written[begin:])
 
     async def _end(self, number: signal.Signals, timeout_seconds: float) -> DriverExit:
         process = self._process

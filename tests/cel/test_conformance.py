@@ -30,7 +30,7 @@ def device(name: str) -> DeviceValues:
         key: Version(value["version"]) if isinstance(value, dict) else value
         for key, value in entry["attributes"].items()
     }
-    return DeviceValues.convert(
+    return DeviceValues(
         entry["driver"], attributes, entry.get("capacity"), allow_multiple=entry.get("shared", False)
     )
 

@@ -189,7 +189,7 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
 
 
 def test_a_device_that_is_converted_once_gives_the_same_answers() -> None:
-    device = DeviceValues.convert("dra.net", ATTRIBUTES, CAPACITY)
+    device = DeviceValues("dra.net", ATTRIBUTES, CAPACITY)
     expressions = (
         'device.attributes["dra.net"].rdma',
         'device.driver == "x"',
@@ -201,33 +201,11 @@ def test_a_device_that_is_converted_once_gives_the_same_answers() -> None:
         assert [selector.accepts(device) for selector in selectors] == [True, False, False]
 
 
-@pytest.mark.parametrize("name", [name for name in ATTRIBUTES if "/" in name])
-def test_a_device_without_an_attribute_is_one_that_never_had_it(name: str) -> None:
-    rest = {key: value for key, value in ATTRIBUTES.items() if key != name}
-    domain, _, identifier = name.rpartition("/")
-    whole = DeviceValues.convert("dra.net", ATTRIBUTES, CAPACITY)
-    expressions = (
-        f'"{domain}" in device.attributes && "{identifier}" in device.attributes["{domain}"]',
-        'device.capacity["dra.net"].bandwidth.isGreaterThan(quantity("1Gi"))',
-    )
-    for selector in map(DeviceSelector.compile, expressions):
-        expected = selector.accepts(DeviceValues.convert("dra.net", rest, CAPACITY))
-        assert selector.accepts(whole)
-        assert selector.accepts(whole.without(name)) is expected
-    assert not DeviceSelector.compile(expressions[0]).accepts(whole.without(name))
-
-
-def test_without_its_version_a_device_has_none_to_compare() -> None:
-    whole = DeviceValues.convert("dra.net", {"dra.net/firmware": Version("1.10.0"), "dra.net/mtu": 9000})
-    assert whole.versions == {("dra.net", "firmware")}
-    assert whole.without("dra.net/firmware").versions == frozenset()
-
-
 def test_a_device_of_which_a_value_is_none_cannot_be_converted() -> None:
     with pytest.raises(CelError, match="not a quantity"):
-        DeviceValues.convert("dra.net", {}, {"bandwidth": "lots"})
+        DeviceValues("dra.net", {}, {"bandwidth": "lots"})
     with pytest.raises(CelError, match="not a semantic version"):
-        DeviceValues.convert("dra.net", {"firmware": Version("new")})
+        DeviceValues("dra.net", {"firmware": Version("new")})
 
 
 def test_a_thousand_devices_take_little_time() -> None:

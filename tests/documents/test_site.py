@@ -102,11 +102,12 @@ def test_the_page_fits_on_a_phone_and_on_a_desk(screen: Screen, site: Path, page
     with screen.look((site / f"{page}.html").as_uri(), *SCREENS[0]) as sight:
         for width, scheme in SCREENS:
             sight.resize(width, scheme)
+            sight.page.wait_for_function("[...document.images].every(image => image.complete)")
             assert sight.find_text_overflows(SCROLLED) == [], width
+            assert list(list_complaints(sight, site)) == [], "the site needs nothing but itself"
+            broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
+            assert sight.page.evaluate(broken) == [], scheme
             assert sight.find_faint() == [], scheme
-        assert list(list_complaints(sight, site)) == [], "the site needs nothing but itself"
-        broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
-        assert sight.page.evaluate(broken) == []
 
 
 def test_the_check_sees_what_does_not_fit_and_what_is_faint(screen: Screen, site: Path) -> None:

@@ -217,7 +217,7 @@ def test_a_look_does_not_wait_for_another_process_that_writes(store: ClaimStore,
 def test_records_that_change_together_are_seen_together(
     store: ClaimStore, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that waits for a busy processor for longer than readers wait is another case."""
+    """However long the writer takes; what a reader does that waits in vain is the next test."""
     monkeypatch.setattr("dranet.store.record_folder._STEP_SECONDS", 60.0)
     store.put_all([a_record("a"), a_record("b")])
     other.start("place_both", "/both", 200)

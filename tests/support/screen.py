@@ -18,8 +18,6 @@ from testbed.debian.packages import Unavailable, cache_folder
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_HEIGHT = 800
-
 _OVERFLOWS = """scrolled => {
   const told = [], root = document.documentElement;
   if (root.scrollWidth > root.clientWidth) told.push(`the page is ${root.scrollWidth} wide`);
@@ -134,8 +132,8 @@ class Sight:
     """What the console said, and what the page asked for beside itself."""
 
     def resize(self, width: int, scheme: str) -> None:
-        """Show the same page on another screen."""
-        self.page.set_viewport_size({"width": width, "height": _HEIGHT})
+        """Show the page on a screen of that width."""
+        self.page.set_viewport_size({"width": width, "height": 800})
         self.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
 
     def find_overflows(self) -> list[str]:
@@ -180,13 +178,10 @@ class Screen:
     @contextmanager
     def look(self, url: str, width: int, scheme: str = "light") -> Iterator[Sight]:
         """``url`` as a screen of that width shows it."""
-        context = self._browser.new_context(
-            viewport={"width": width, "height": _HEIGHT},
-            color_scheme="dark" if scheme == "dark" else "light",
-            ignore_https_errors=True,
-        )
+        context = self._browser.new_context(ignore_https_errors=True)
         page = context.new_page()
         sight = Sight(page)
+        sight.resize(width, scheme)
         page.on("console", lambda message: sight.complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: sight.complaints.append(f"error: {error}"))
         page.on("dialog", lambda dialog: sight.complaints.append(f"dialog: {dialog.message}"))

@@ -102,7 +102,7 @@ def _convert(candidate: Candidate) -> DeviceValues | CelError:
     if candidate.unreadable:
         return CelError(candidate.unreadable)
     try:
-        return DeviceValues.convert(
+        return DeviceValues(
             candidate.driver, candidate.cel_attributes(), candidate.cel_capacity(), candidate.shared
         )
     except CelError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dranet.cel.engine import Variables, bind
 from dranet.cel.expression import (
@@ -73,47 +73,29 @@ _USES_OF_A_BINDING = 64
 
 
 class DeviceValues:
-    """A device as the engine has it, converted once for any number of selectors."""
+    """A device as the engine has it, converted once for any number of selectors.
+
+    Raises:
+        CelError: an invalid version or quantity.
+    """
 
     __slots__ = ("_bound", "_uses", "_variables", "driver", "versions")
 
     def __init__(
-        self, driver: str, variables: Mapping[str, Any], versions: frozenset[tuple[str, str]]
-    ) -> None:
-        self._variables = variables
-        self.driver = driver
-        self.versions = versions
-        """Domain and name of attributes that are versions."""
-        self._bound: object = None
-        self._uses = 0
-
-    @classmethod
-    def convert(
-        cls,
+        self,
         driver: str,
         attributes: Attributes,
         capacity: Capacity | None = None,
         allow_multiple: bool = False,
-    ) -> DeviceValues:
-        """Convert the values of a device; names without a domain are in the driver's.
-
-        Raises:
-            CelError: an invalid version or quantity.
-        """
+    ) -> None:
         values = {name: attribute_value(value) for name, value in attributes.items()}
         amounts = {name: new_quantity(str(value)) for name, value in (capacity or {}).items()}
-        variables = device_variables(driver, values, amounts, allow_multiple)
-        return cls(driver, variables, frozenset(_find_versions(driver, attributes)))
-
-    def without(self, attribute: str) -> DeviceValues:
-        """Return the same device without the attribute of this qualified name, which it has."""
-        domain, _, name = attribute.rpartition("/")
-        domains = dict(self._variables["device.attributes"])
-        domains[domain] = {key: value for key, value in domains[domain].items() if key != name}
-        if not domains[domain]:
-            del domains[domain]
-        variables = {**self._variables, "device.attributes": domains}
-        return DeviceValues(self.driver, variables, self.versions - {(domain, name)})
+        self._variables = device_variables(driver, values, amounts, allow_multiple)
+        self.driver = driver
+        self.versions = frozenset(_find_versions(driver, attributes))
+        """Domain and name of attributes that are versions."""
+        self._bound: object = None
+        self._uses = 0
 
     def bound(self) -> object:
         """For one more evaluation. The engine keeps what an evaluation made until the binding is gone."""
@@ -199,7 +181,7 @@ class DeviceSelector:
         Raises:
             CelError: an attribute that the device lacks, a wrong type, a result that is not a bool.
         """
-        return self.accepts(DeviceValues.convert(driver, attributes, capacity, allow_multiple))
+        return self.accepts(DeviceValues(driver, attributes, capacity, allow_multiple))
 
     def accepts(self, device: DeviceValues) -> bool:
         """As :meth:`matches`, for a device that many selectors are asked about."""

@@ -48,7 +48,7 @@ class Sample(Struct, frozen=True, dict=True):
     @cached_property
     def values(self) -> DeviceValues:
         """As selectors take it; converted once."""
-        return DeviceValues.convert(self.driver, self.attributes, self.capacity, self.shared)
+        return DeviceValues(self.driver, self.attributes, self.capacity, self.shared)
 
 
 class _Kind(Struct, frozen=True):

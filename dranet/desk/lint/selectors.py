@@ -285,11 +285,9 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
     causes: dict[str, dict[str, str]] = {}
     unjudged: dict[str, LintFinding] = {}
     for sample in make_samples(scope.driver):
-        if not sample.omits:  # the whole device: those without one of its attributes follow
-            whole = _adjusted(sample, wanted).values
         if sample.kind is None and not class_is_known:
             continue
-        broken = _broken_by(placed, whole.without(sample.omits) if sample.omits else whole)
+        broken = _broken_by(placed, _adjusted(sample, wanted).values)
         if not broken or not broken[0].is_own or broken[0].path in reported:
             continue
         one, error = broken

@@ -26,10 +26,7 @@ from tests.desk.allocation.brute_force import BruteForce, Entry, World, take
 pytestmark = pytest.mark.timeout(600)
 
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-THOROUGH = settings(
-    max_examples=max(500, settings().max_examples), deadline=None, suppress_health_check=SUPPRESSED
-)
-"""The allocator has more cases than other code; ``make fuzz`` tries more than 500."""
+THOROUGH = settings(max_examples=1500, deadline=None, suppress_health_check=SUPPRESSED)
 
 
 @st.composite
@@ -99,7 +96,7 @@ def test_the_same_devices_or_the_same_failure(situation: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
-@THOROUGH
+@settings(THOROUGH, max_examples=1000)
 @given(situations(failing=False))
 def test_where_nothing_can_break_off_the_first_of_all_assignments_that_keep_every_rule(
     situation: dict[str, Any],
@@ -117,7 +114,7 @@ def test_where_nothing_can_break_off_the_first_of_all_assignments_that_keep_ever
 
 
 @pytest.mark.slow
-@settings(deadline=None, suppress_health_check=SUPPRESSED)
+@settings(THOROUGH, max_examples=300)
 @given(situations(failing=False))
 def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
     attempt, outcome = play(situation)
@@ -136,7 +133,7 @@ def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, suppress_health_check=SUPPRESSED)
+@settings(THOROUGH, max_examples=300)
 @given(situations(failing=True))
 def test_every_device_has_a_reason_or_is_had_or_spare(situation: dict[str, Any]) -> None:
     """And what the search could not get past has too few devices in each alternative."""
@@ -157,7 +154,7 @@ def _could_go_on(option: Any) -> bool:
 
 
 @pytest.mark.slow
-@THOROUGH
+@settings(THOROUGH, max_examples=1000)
 @given(st.data())
 def test_leaving_out_what_is_lost_changes_nothing(data: st.DataObject) -> None:
     """On larger inputs: the same search with and without bounds and memory."""

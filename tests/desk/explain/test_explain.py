@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from dranet.desk.allocation.allocator import ClusterDevices
 from dranet.desk.allocation.devices import Node
@@ -62,7 +62,7 @@ def explain_situation(situation: Json) -> Explanation:
 
 
 @pytest.mark.slow
-@THOROUGH
+@settings(THOROUGH, max_examples=1000)
 @given(situations(failing=True))
 def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Json) -> None:
     explanation = explain_situation(situation)
@@ -73,7 +73,7 @@ def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Js
 
 
 @pytest.mark.slow
-@THOROUGH
+@settings(THOROUGH, max_examples=1000)
 @given(situations(failing=True))
 def test_every_removal_is_true_by_itself(situation: Json) -> None:
     (group,) = explain_situation(situation).groups
@@ -87,7 +87,7 @@ def test_every_removal_is_true_by_itself(situation: Json) -> None:
 
 
 @pytest.mark.slow
-@THOROUGH
+@settings(THOROUGH, max_examples=500)
 @given(situations(failing=False))
 def test_a_near_miss_can_really_be_had_without_its_obstacle(situation: Json) -> None:
     (group,) = explain_situation(situation).groups
