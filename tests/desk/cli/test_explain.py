@@ -583,6 +583,25 @@ def test_a_pod_that_comes_with_its_node_is_told_that_nobody_allocates_its_claims
     assert "fix: choose the node by nodeSelector, kubernetes.io/hostname: dgx-00" in out
 
 
+def test_what_the_scheduler_reports_is_beside_what_is_possible_now(
+    explained: Explain, tmp_path: Path
+) -> None:
+    """It may have tried before there was room, and does not try again at once."""
+    objects = read_objects()
+    pod = find(objects, "Pod", "trainer")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod["status"] = {"conditions": [{**condition, "message": "0/2 nodes are available: 2 cannot allocate."}]}
+    code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
+    text = unwrapped(out)
+
+    assert code == 0
+    assert "note: the scheduler reports: 0/2 nodes are available: 2 cannot allocate note:" in text
+    assert "note: the scheduler tries the pod again when a claim ends or a ResourceSlice changes" in text
+
+    pod["status"]["conditions"] = [{**condition, "status": "True", "reason": "", "message": ""}]
+    assert "the scheduler reports" not in explained("pod", "trainer", "-f", write(tmp_path, objects))[1]
+
+
 def test_of_a_pod_that_has_ended_it_says_so(explained: Explain, tmp_path: Path) -> None:
     objects = read_objects()
     pod = find(objects, "Pod", "trainer")
