@@ -240,18 +240,19 @@ CHOSEN = (
         ("fsmount", "fsopen", "fspick"),
         "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod"
         "; the node's configfs likewise: defaults of `rdma_cm`",
-        "claims with `cpuLocality.xps` or `rps` are refused; `rdma_cm` forgets its defaults in a move",
+        "claims with `cpuLocality.xps` or `rps` are refused; no virtual functions are made; `rdma_cm` forgets its "
+        "defaults in a move",
         needs=("SYS_ADMIN",),
-        feature="`cpuLocality`, and RDMA devices in pods",
+        feature="`cpuLocality`, RDMA devices in pods, and `virtualFunctions`",
     ),
     SyscallRule(
         "mount-options",
         ("fsconfig",),
         "the same; commands that name a source are not among them",
-        "claims with `cpuLocality.xps` or `rps` are refused",
+        "claims with `cpuLocality.xps` or `rps` are refused; no virtual functions are made",
         cases=_each(1, _FSCONFIG_COMMANDS),
         needs=("SYS_ADMIN",),
-        feature="`cpuLocality`, and RDMA devices in pods",
+        feature="`cpuLocality`, RDMA devices in pods, and `virtualFunctions`",
     ),
 )
 """Calls whose arguments are looked at."""

@@ -77,7 +77,9 @@ NOT_RESTORED: Mapping[str, str] = {
     ),
     "DCB buffers, APP trust and rewrite tables, CEE": "look at `dcb buffer`, `dcb apptrust`, `dcb rewr`",
     "devlink: port parameters, eswitch mode, rates": "devlink does not move with the link",
-    "what a PF keeps of its VF (trust, spoof check, rate, VLAN)": "only the node can set it",
+    "what a PF keeps of its VF (trust, spoof check, rate, VLAN), without `interface.vf`": (
+        "only the node can set it; what `interface.vf` sets is restored"
+    ),
     "firmware and flash (`ethtool -f`, `ethtool -E`)": "reset or flash the card between tenants",
     "XPS and RPS of a link that had none at Prepare": "only a privileged container can set them",
     "statistics": "counters go on",
