@@ -77,7 +77,7 @@ def _environment(variables: Variables) -> Any:
     except ImportError as error:
         raise CelError(
             "CEL expressions need an engine that is not installed",
-            hint="install the package cel-expr-python, which pip install dranet brings along",
+            hint="install the package cel-expr-python, which pip installs with dranet",
             reason=Reason.MISSING_FEATURE,
         ) from error
     from dranet.cel.library import FUNCTIONS, declare, to_text

@@ -220,7 +220,7 @@ def _explain_missing(error: ModuleNotFoundError) -> int:
     """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
     missing = error.name or ""
     if missing.startswith(("dranet.desk", "dranet.cli.completion")):
-        remedy = "not in the driver's image: run it where your kubeconfig is, after pip install dranet"
+        remedy = "not in the driver's image: run it where your kubeconfig is and dranet is installed by pip"
     elif missing.startswith("testbed"):
         remedy = "the testbed is not installed: run it from a checkout (make setup, then .venv/bin/dranet)"
     elif missing in _OF_THE_DRIVER:

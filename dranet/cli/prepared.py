@@ -55,7 +55,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("table", "wide", "json"),
         metavar="FORM",
         default="table",
-        help="table (default); wide: with UIDs, sandboxes, start gates, leases and addresses; json: everything known",
+        help="table (default); wide: with UIDs, sandboxes, start gates, leases and addresses; "
+        "json: everything known",
     )
     add_node_config_flag(parser)
     add_settings_group(parser, ("state_dir", "procfs_root"))

@@ -256,7 +256,7 @@ _TONE_WORDS = {
     Tone.GPU: "GPU",
     Tone.NIC: "NIC",
     Tone.RDMA: "RDMA-only device",
-    Tone.NOT_OFFERED: "not offered: the node needs it, or it cannot be given away",
+    Tone.NOT_OFFERED: "not offered: the node needs it, or it cannot be moved to a pod",
 }
 
 

@@ -240,8 +240,8 @@ CHOSEN = (
         ("fsmount", "fsopen", "fspick"),
         "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod"
         "; the node's configfs likewise: defaults of `rdma_cm`",
-        "claims with `cpuLocality.xps` or `rps` are refused; no virtual functions are made; `rdma_cm` forgets its "
-        "defaults in a move",
+        "claims with `cpuLocality.xps` or `rps` are refused; no virtual functions are made; `rdma_cm` "
+        "forgets its defaults in a move",
         needs=("SYS_ADMIN",),
         feature="`cpuLocality`, RDMA devices in pods, and `virtualFunctions`",
     ),

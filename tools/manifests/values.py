@@ -66,9 +66,13 @@ _USUAL_ELSEWHERE: Mapping[str, str] = {
     for name, instead in {
         "autoscaling": _ONE_EACH,
         "env": "write extraEnv",
+        "hostNetwork": "the driver always uses the node's network, where its NICs are",
         "ingress": "the driver serves only metrics, which podMonitor or serviceMonitor scrapes",
+        "initContainers": "the chart's own writes the seccomp profile (securityContext.seccomp)",
         "podSecurityContext": "securityContext has what can be set",
         "replicaCount": _ONE_EACH,
+        "metrics.port": 'settings.bind_address has the port (":9177")',
+        "metrics.serviceMonitor": "write serviceMonitor, without metrics",
         "service": "serviceMonitor.enabled adds a headless Service for Prometheus",
         "volumes": "write extraVolumes",
         "volumeMounts": "write extraVolumeMounts",

@@ -21,8 +21,8 @@ NO_NEW_PRIVILEGES = Entry(
     GAIN,
     RIGHTS,
     "whether a program that the driver starts could gain rights",
-    "The driver starts only IPAM plugins. They, and any program that it is made to start, would get the rights of "
-    "a set-user-ID program.",
+    "The driver starts only IPAM plugins. They, and any program that it is made to start, would get the "
+    "rights of a set-user-ID program.",
     "Set `allowPrivilegeEscalation: false` for its container.",
 )
 

@@ -109,7 +109,7 @@ UNKNOWN_FIELD = LintRule(
     "unknown-field",
     _ERROR,
     "a field that the API does not have, often one from v1beta1",
-    "kubectl refuses it, other clients drop it without a word.",
+    "kubectl refuses it; other clients drop it without a message.",
 )
 DUPLICATE = LintRule(
     "duplicate",
@@ -224,13 +224,13 @@ SELECTOR_FAILS = LintRule(
     "selector-fails",
     _ERROR,
     "a selector that fails on a device of the given slices or captures",
-    "One such device on a node is enough: the scheduler gives up the pod, whatever else is free.",
+    "One such device on a node is enough: the pod cannot be scheduled, whatever else is free.",
 )
 SELECTOR_MAY_FAIL = LintRule(
     "selector-may-fail",
     _WARNING,
     "a selector that fails on a device which leaves out an attribute",
-    "One such device on a node is enough: the scheduler gives up the pod, whatever else is free.",
+    "One such device on a node is enough: the pod cannot be scheduled, whatever else is free.",
 )
 SELECTOR_NOT_JUDGED = LintRule(
     "selector-not-judged",

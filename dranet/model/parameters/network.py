@@ -330,8 +330,8 @@ class NetworkPolicy(Part):
     """``policy``: what claims on this DeviceClass can set. A claim cannot carry a policy."""
 
     allow: tuple[FieldPath, ...] | None = Field(
-        "a claim can set these fields with everything below them (`interface.vf` must be named), and no others; "
-        "`[]` means no field",
+        "a claim can set these fields with everything below them (`interface.vf` must be named), and no "
+        "others; `[]` means no field",
         examples=[["interface.name", "interface.addresses", "routes"]],
     )
     lock: tuple[FieldPath, ...] = Field(
