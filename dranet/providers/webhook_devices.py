@@ -216,8 +216,9 @@ class WebhookDevices:
             if answer is not None and not answer.is_about(identity):
                 del self._answers[name]
                 self._due.pop(name, None)
-            is_here = bool(device.ifname) or device.kind is DeviceKind.RDMA
-            if is_here and self._due.get(name, now) <= now:
+            if not (device.ifname or device.kind is DeviceKind.RDMA):
+                self._due.pop(name, None)  # asked about when it is back: a time in the past leaves no pause
+            elif self._due.get(name, now) <= now:
                 found.append(identity)
         return found
 

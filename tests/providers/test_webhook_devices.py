@@ -37,19 +37,24 @@ class Node:
 
     def __init__(self, server: ProviderServer, folder: Path, refresh_seconds: float) -> None:
         self.offered: list[Device] = [NIC, HCA, GPU]
+        self.looks = 0
         self.changes = 0
         self.up: list[bool] = []
         self.oldest = 0.0
         self.devices = WebhookDevices(
             WebhookClient(parse_url(server.url, Tls()), 1.0),
             WebhookCapabilities(cloud_provider=True),
-            lambda: self.offered,
+            self._get_offered,
             self._note,
             self,
             folder / "webhook.json",
             refresh_seconds,
         )
         self._task = asyncio.create_task(self.devices.run())
+
+    def _get_offered(self) -> list[Device]:
+        self.looks += 1
+        return self.offered
 
     def _note(self) -> None:
         self.changes += 1
@@ -247,6 +252,22 @@ async def test_a_device_in_a_pod_keeps_its_answers_and_is_not_asked_about(
     await until(lambda: len(provider.asked(HEALTH)) > health + 3)
     assert len(provider.asked(CONFIG)) <= asked + 1
     assert node.published() == {NIC.name: {"example.com/rack": "r7"}}
+
+
+async def test_a_device_that_is_long_in_a_pod_keeps_the_loop_as_quiet_as_before_and_is_asked_about_after(
+    provider: Provider, start: Start
+) -> None:
+    node = await start(refresh_seconds=0.02)
+    await until(node.is_known)
+    node.offer(replace(NIC, ifname=""))
+    health = len(provider.asked(HEALTH))
+    await until(lambda: len(provider.asked(HEALTH)) > health + 3)  # by now it would be due
+    looks, health = node.looks, len(provider.asked(HEALTH))
+    await until(lambda: len(provider.asked(HEALTH)) > health + 5)
+    assert node.looks - looks <= 3 * (len(provider.asked(HEALTH)) - health + 1)
+    provider.configs[NIC.name] = {"interface": {"mtu": 1300}}
+    node.offer(NIC)
+    await until(lambda: node.config() == {"interface": {"mtu": 1300}})
 
 
 async def test_a_device_that_is_gone_is_forgotten_in_time(provider: Provider, start: Start) -> None:
