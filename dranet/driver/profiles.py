@@ -65,8 +65,15 @@ class Profiles:
         await self._release_others(claim.uid, asked)
         await asyncio.to_thread(self._journal.add, claim, asked.values())
         reached(Failpoint.PREPARE_PROFILE_NOTED)
-        answers = await asyncio.gather(*(self._get_one(request, asked[request.key]) for request in requests))
-        configs = dict(zip(asked, answers, strict=True))
+        calls = (self._get_one(request, asked[request.key]) for request in requests)
+        answers = await asyncio.gather(
+            *calls, return_exceptions=True
+        )  # a release must not come before a grant
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors:
+            raise errors[0]
+        found = zip(asked, answers, strict=True)
+        configs = {key: answer for key, answer in found if isinstance(answer, ProvidedConfig)}
         final = [_with_answer(entry, configs[key].parameters) for key, entry in asked.items()]
         await asyncio.to_thread(self._journal.add, claim, final)
         reached(Failpoint.PREPARE_PROFILE_OBTAINED)
