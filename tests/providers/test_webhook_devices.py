@@ -78,6 +78,11 @@ class Node:
         with contextlib.suppress(ProviderError):
             return self.devices.find_config(device)
 
+    def problem(self, device: Device) -> str:
+        with pytest.raises(ProviderError) as caught:
+            self.devices.find_config(device)
+        return str(caught.value)
+
     def is_known(self) -> bool:
         return bool(self.published() and self.config())
 
@@ -193,6 +198,20 @@ async def test_one_failing_question_takes_nothing_from_a_device(
     assert node.published() == {NIC.name: {"example.com/rack": "r7"}}
     assert node.config() == {"interface": {"mtu": 1450}}
     assert node.changes == 1
+
+
+@pytest.mark.parametrize("body", [b'{"a": "\\ud800"}', b'{"a": NaN}'])
+async def test_an_odd_config_of_one_device_takes_nothing_from_others_at_a_restart(
+    provider: Provider, server: ProviderServer, start: Start, body: bytes
+) -> None:
+    node = await start()
+    await until(node.is_known)
+    provider.trouble[CONFIG] = Trouble(body=body)
+    node.offer(NIC, OTHER)
+    await until(lambda: "not JSON" in node.problem(OTHER))
+    server.stop()
+    node = await start()
+    assert node.config() == {"interface": {"mtu": 1450}}
 
 
 async def test_one_failing_device_does_not_keep_others_from_their_answers(
