@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,33 @@ async def test_a_device_that_is_gone_is_forgotten_in_time(provider: Provider, st
     await until(node.is_known)
     node.offer(OTHER)
     await until(lambda: NIC.name not in node.published() and node.config(OTHER) == {})
+    assert provider.asked(CONFIG)
+
+
+async def test_a_device_that_went_before_a_restart_is_forgotten_in_time_also_in_the_file(
+    provider: Provider, start: Start, tmp_path: Path
+) -> None:
+    node = await start(refresh_seconds=0.05)
+    await until(node.is_known)
+    node = await start(refresh_seconds=0.05)
+    node.offer(OTHER)
+    await until(lambda: NIC.name not in node.published())
+    await until(lambda: NIC.name not in json.loads((tmp_path / "webhook.json").read_text())["answers"])
+    assert provider.asked(CONFIG)
+
+
+@pytest.mark.parametrize("others", [(), (replace(NIC, ifname=""),)])
+async def test_the_oldest_answer_is_of_a_device_that_is_asked_about(
+    provider: Provider, start: Start, others: tuple[Device, ...]
+) -> None:
+    node = await start()
+    node.offer(NIC, OTHER)
+    await until(lambda: node.is_known() and node.config(OTHER) == {})
+    node = await start(refresh_seconds=1000.0)
+    node.offer(OTHER, *others)
+    before = time.time()
+    await until(lambda: node.oldest >= before)
+    assert node.published().keys() == {NIC.name}
     assert provider.asked(CONFIG)
 
 
