@@ -83,7 +83,11 @@ class CloudMemory:
         from dranet.providers.cloud.answers import Remembered
 
         known = Remembered(self._boot_id, provider, answer, labels)
-        content = msgspec.json.encode(known, order="deterministic")
+        try:
+            content = msgspec.json.encode(known, order="deterministic")
+        except ValueError as error:
+            log.warning("%s is not written, so a restart asks the cloud first: %s", self._path, error)
+            return
         if content == self._content:
             return
         if files.save(self._path, content):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,9 @@ from dranet.telemetry import Metrics
 log = logging.getLogger(__name__)
 
 KIND: Final = "profile"
+
+LOOK_SECONDS = 10.0
+"""After this a look begins no further release: the rest of reconcile waits for it."""
 
 
 class ProfileProvider(Protocol):
@@ -65,8 +69,15 @@ class Profiles:
         await self._release_others(claim.uid, asked)
         await asyncio.to_thread(self._journal.add, claim, asked.values())
         reached(Failpoint.PREPARE_PROFILE_NOTED)
-        answers = await asyncio.gather(*(self._get_one(request, asked[request.key]) for request in requests))
-        configs = dict(zip(asked, answers, strict=True))
+        calls = (self._get_one(request, asked[request.key]) for request in requests)
+        answers = await asyncio.gather(
+            *calls, return_exceptions=True
+        )  # a release must not come before a grant
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors:
+            raise errors[0]
+        found = zip(asked, answers, strict=True)
+        configs = {key: answer for key, answer in found if isinstance(answer, ProvidedConfig)}
         final = [_with_answer(entry, configs[key].parameters) for key, entry in asked.items()]
         await asyncio.to_thread(self._journal.add, claim, final)
         reached(Failpoint.PREPARE_PROFILE_OBTAINED)
@@ -124,9 +135,14 @@ class Profiles:
 
     async def look(self, work: WorkLocks) -> None:
         """Reconcile: release what no claim uses. Raises DranetError where the disk or another instance
-        keeps it from looking; the rest is looked at first."""
+        keeps it from looking; the rest is looked at first. What there is no time for waits for the next look:
+        in another order, as one that hangs must not always come before others."""
         failure: DranetError | None = None
-        for claim_uid in await asyncio.to_thread(self._journal.list_claims):
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + LOOK_SECONDS
+        claims = await asyncio.to_thread(self._journal.list_claims)
+        random.shuffle(claims)
+        for claim_uid in claims:
             if self._store.get(claim_uid) is not None or self._store.has_set_aside(claim_uid):
                 continue  # a claim whose record is damaged may be in its pod
             try:
@@ -135,6 +151,9 @@ class Profiles:
                     await self.release_unused(claim_uid)
             except DranetError as error:
                 failure = failure or error
+            if clock() >= deadline:
+                log.info("the webhook provider is slow: what is left to release waits for the next look")
+                break
         if failure is not None:
             raise failure
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.topology import Nearest
 from dranet.model import attributes as a
+from dranet.model import cloud_attributes
 from dranet.model.device import AttributeValue, Device
 from dranet.model.facts import Address, Gpu, Link, PciFunction, RdmaDevice, RdmaPort
 
@@ -301,6 +302,18 @@ Pages = tuple[tuple[Device, ...], ...]
 _Rank = tuple[int, int, str]
 
 
+def _order_names() -> Iterator[str]:
+    """The catalogue, and after all that claims align by what only we publish for clouds."""
+    for attribute in a.CATALOGUE:
+        yield attribute.qualified
+        if attribute is a.LINK_SPEED:
+            yield from cloud_attributes.OURS
+
+
+_PLACES = {name: place for place, name in enumerate(_order_names())}
+"""Qualified name -> place in the budget."""
+
+
 class SlicePlan(Struct, frozen=True):
     """``pages``: devices as published."""
 
@@ -308,7 +321,7 @@ class SlicePlan(Struct, frozen=True):
     losses: tuple[str, ...]
     """One line for each device that lost an invalid value, or one that the operator added or prefers."""
     crowded: Mapping[str, tuple[str, ...]]
-    """By device: what a slice has no room for, the last of the catalogue."""
+    """By device: what a slice has no room for, the last of the catalogue and of the cloud's that are ours."""
 
 
 def build_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> Pages:
@@ -342,9 +355,9 @@ def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> S
 
 def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> a.FittedValues:
     """Which attributes of ``device`` a slice can take: at most 32, and at most 48 values with the items of
-    lists. Kept first are those without which nothing works, then the operator's own, then those that the
-    operator prefers, then the others in the order of the catalogue. Values are cut and invalid ones left
-    out."""
+    lists. Kept first are those without which nothing works, then the operator's own and those that DraNet
+    publishes for clouds, then those that the operator prefers, then the others in their order. Values are cut
+    and invalid ones left out."""
     valid: dict[str, AttributeValue] = {}
     left_out = dict(device.left_out)
     for name, value in device.attributes.items():
@@ -388,14 +401,14 @@ def _make_room(
 
 @lru_cache(maxsize=4096)  # the names are few, and the same on every device of every scan
 def _rank(name: str, prefer_attributes: tuple[str, ...]) -> _Rank:
-    """Place in the budget; names that are not in the catalogue are the operator's."""
+    """Place in the budget; names that have none are the operator's, a webhook's, or DraNet's for a cloud."""
     preferred = [_qualify(entry) for entry in prefer_attributes]
     place = preferred.index(name) if name in preferred else len(preferred)
     if name in a.ESSENTIAL_NAMES:
-        return (0, a.PLACES[name], name)
-    if name not in a.PLACES or name in a.SETTABLE_NAMES:
+        return (0, _PLACES[name], name)
+    if name not in _PLACES or name in a.SETTABLE_NAMES:
         return (1, place, name)
-    return (2, place, name) if name in preferred else (3, a.PLACES[name], name)
+    return (2, place, name) if name in preferred else (3, _PLACES[name], name)
 
 
 def _qualify(name: str) -> str:
@@ -418,7 +431,7 @@ def _expected_losses(left_out: Mapping[str, str], policy: Policy) -> Iterator[st
     return (
         name
         for name, reason in left_out.items()
-        if reason == NO_ROOM and name in a.PLACES and name not in preferred
+        if reason == NO_ROOM and name in _PLACES and name not in preferred
     )
 
 

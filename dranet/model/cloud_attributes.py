@@ -1,6 +1,8 @@
 """The attributes that clouds add to devices (``providers.cloud``), for the pages and the checks of claims.
 
-Names and types are DraNet's where DraNet has them. All are left out where the cloud does not give them.
+Names and types are DraNet's where DraNet has them. All are left out where the cloud does not give them. Where
+a device has more than a slice can take, DraNet's come before the catalogue of ``model.attributes``, and ours
+after what claims align by, in the order of :data:`OURS`.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ CLOUD_CATALOGUE: tuple[Attribute, ...] = (
     _gce("networkProjectNumber", _I, _NIC + "number of the network's project"),
     _gce("ipAliases", _S, _NIC + "alias ranges, joined by commas, as many as fit"),
     _aws("instanceType", _S, "instance type, `p5.48xlarge`"),
-    _aws("availabilityZone", _S, "availability zone"),
-    _aws("availabilityZoneId", _S, "its ID, which is the same in all accounts"),
-    _aws("placementGroup", _S, "placement group"),
-    _aws("partition", _I, "partition of a partition placement group"),
+    _aws("networkNodeLayer3", _S, "network node of the third layer; instances that share it are close"),
+    _aws("networkNodeLayer2", _S, "network node of the second layer"),
     _aws(
         "networkNodeLayer1",
         _S,
         "network node of the top layer (label `topology.k8s.aws/network-node-layer-1`)",
     ),
-    _aws("networkNodeLayer2", _S, "network node of the second layer"),
-    _aws("networkNodeLayer3", _S, "network node of the third layer; instances that share it are close"),
     _aws("networkNodeLayer4", _S, "network node of the fourth layer, where there is one"),
     _aws(
         "capacityBlockId", _S, "capacity block of an UltraServer (label `topology.k8s.aws/capacity-block-id`)"
     ),
+    _aws("placementGroup", _S, "placement group"),
+    _aws("partition", _I, "partition of a partition placement group"),
+    _aws("availabilityZoneId", _S, "ID of the availability zone, which is the same in all accounts"),
+    _aws("availabilityZone", _S, "availability zone"),
     _aws("subnetId", _S, _NIC + "subnet"),
     _aws("networkCard", _I, _NIC + "index of the network card"),
     _azure("vmSize", _S, "size, `Standard_ND96isr_H100_v5`"),
@@ -75,3 +77,6 @@ CLOUD_CATALOGUE: tuple[Attribute, ...] = (
     _coreweave("instanceType", _S, "instance type"),
     _coreweave("leafSwitch", _S, "of the NIC, by its RDMA device: the leaf switch that is expected"),
 )
+
+OURS = tuple(one.qualified for one in CLOUD_CATALOGUE if one.stability is not Stability.DRANET)
+"""Names that DraNet does not publish, those first by which a job is placed."""

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 import dranet
+from dranet.decoding import decode
 from dranet.errors import ProtocolError, ProviderError, Reason, SettingsError
 from dranet.http1 import (
     MAX_HEAD_BYTES,
@@ -207,7 +208,7 @@ class WebhookClient:
     ) -> Mapping[str, Any]:
         body = await self._exchange(method, path, document, seconds)
         try:
-            answer = json.loads(body)
+            answer = decode(body, object)  # also refuses half a surrogate pair, which no file can take
         except (ValueError, RecursionError) as error:
             raise self._invalid(path, f"not JSON: {error}") from error
         if answer is None:  # how Go writes an empty map

@@ -191,6 +191,22 @@ async def test_what_no_slice_could_take_is_left_out_and_named(
         assert text in caplog.text
 
 
+async def test_an_answer_that_no_file_can_take_costs_the_memory_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud = Cloud()
+    cloud.answer = CloudFacts({**ANSWER.node, "gce.dra.net/machineType": "a3.\ud800"}, ANSWER.by_mac)
+    watching = watch(cloud, tmp_path)
+    watching.note_node(NODE)
+    with caplog.at_level(logging.WARNING):
+        await run_until(watching, cloud, 1)
+    assert watching.facts == (OF_NODE, OF_NIC)
+    assert "cloud.json is not written" in caplog.text
+    cloud.answer = ANSWER
+    await run_until(watching, cloud, 2)
+    assert watch(cloud, tmp_path).facts == (OF_NODE, OF_NIC)
+
+
 async def test_labels_follow_the_node_object(tmp_path: Path) -> None:
     cloud = Cloud()
     rules = CloudRules(CloudProvider.OFF, (("example.com/rack", "example.com/rack"),))

@@ -94,6 +94,51 @@ def test_without_the_operators_the_most_useful_of_ours_fill_the_room() -> None:
     ]
 
 
+AWS = (
+    *("instanceType", "networkNodeLayer3", "networkNodeLayer2", "networkNodeLayer1", "networkNodeLayer4"),
+    *("capacityBlockId", "placementGroup", "partition", "availabilityZoneId", "availabilityZone"),
+    *("subnetId", "networkCard"),
+)
+SPEED = "dra.net/linkSpeedMbps"
+
+
+def on_aws(room: int) -> Device:
+    """A device with all of AWS' attributes, of which ``room`` fit beside what it aligns by."""
+    aligned = list(a.PLACES)[: a.PLACES[SPEED] + 1][room - 32 :]
+    late = ("dra.net/pciVendorId", "dra.net/rdmaPortGuid")
+    names = (*aligned, *(f"aws.dra.net/{name}" for name in AWS), *late)
+    return Device("eth0", DeviceKind.NIC, dict.fromkeys(names, "x"))
+
+
+@pytest.mark.parametrize("room", range(1, 12))
+def test_what_only_we_publish_for_a_cloud_comes_after_what_claims_align_by_the_most_useful_first(
+    room: int,
+) -> None:
+    fitted = fit_attributes(on_aws(room))
+    clouds = [name for name in AWS if f"aws.dra.net/{name}" in fitted.kept]
+
+    assert clouds == list(AWS[:room])
+    assert SPEED in fitted.kept
+    assert not fitted.kept.keys() & {"dra.net/pciVendorId", "dra.net/rdmaPortGuid"}
+
+
+def test_what_a_cloud_has_no_room_for_is_expected_and_may_be_preferred() -> None:
+    crowded = on_aws(2)
+    plan = plan_slices([crowded], Policy(prefer_attributes=("aws.dra.net/subnetId",)))
+
+    assert plan.losses == ()
+    assert "aws.dra.net/subnetId" in plan.pages[0][0].attributes
+    assert "aws.dra.net/networkNodeLayer3" in plan.crowded["eth0"]
+
+
+def test_what_dranet_publishes_for_a_cloud_comes_before_the_catalogue() -> None:
+    names = {f"oke.dra.net/{name}" for name in ("hpcIslandId", "networkBlockId", "localBlockId", "rackId")}
+    crowded = knowing(*Stability)
+    fitted = fit_attributes(replace(crowded, attributes={**crowded.attributes, **dict.fromkeys(names, "x")}))
+
+    assert names <= fitted.kept.keys()
+
+
 @pytest.mark.parametrize("name", ["rdmaPortGuid", "dra.net/rdmaPortGuid"])
 def test_what_the_operator_prefers_comes_before_the_rest_of_the_catalogue(name: str) -> None:
     fitted = fit_attributes(EVERYTHING, Policy(prefer_attributes=(name, "dra.net/noSuchName")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,24 @@ class Node:
 
     def __init__(self, server: ProviderServer, folder: Path, refresh_seconds: float) -> None:
         self.offered: list[Device] = [NIC, HCA, GPU]
+        self.looks = 0
         self.changes = 0
         self.up: list[bool] = []
         self.oldest = 0.0
         self.devices = WebhookDevices(
             WebhookClient(parse_url(server.url, Tls()), 1.0),
             WebhookCapabilities(cloud_provider=True),
-            lambda: self.offered,
+            self._get_offered,
             self._note,
             self,
             folder / "webhook.json",
             refresh_seconds,
         )
         self._task = asyncio.create_task(self.devices.run())
+
+    def _get_offered(self) -> list[Device]:
+        self.looks += 1
+        return self.offered
 
     def _note(self) -> None:
         self.changes += 1
@@ -72,6 +78,11 @@ class Node:
     def config(self, device: Device = NIC) -> Any:
         with contextlib.suppress(ProviderError):
             return self.devices.find_config(device)
+
+    def problem(self, device: Device) -> str:
+        with pytest.raises(ProviderError) as caught:
+            self.devices.find_config(device)
+        return str(caught.value)
 
     def is_known(self) -> bool:
         return bool(self.published() and self.config())
@@ -190,6 +201,20 @@ async def test_one_failing_question_takes_nothing_from_a_device(
     assert node.changes == 1
 
 
+@pytest.mark.parametrize("body", [b'{"a": "\\ud800"}', b'{"a": NaN}'])
+async def test_an_odd_config_of_one_device_takes_nothing_from_others_at_a_restart(
+    provider: Provider, server: ProviderServer, start: Start, body: bytes
+) -> None:
+    node = await start()
+    await until(node.is_known)
+    provider.trouble[CONFIG] = Trouble(body=body)
+    node.offer(NIC, OTHER)
+    await until(lambda: "not JSON" in node.problem(OTHER))
+    server.stop()
+    node = await start()
+    assert node.config() == {"interface": {"mtu": 1450}}
+
+
 async def test_one_failing_device_does_not_keep_others_from_their_answers(
     provider: Provider, start: Start
 ) -> None:
@@ -249,11 +274,54 @@ async def test_a_device_in_a_pod_keeps_its_answers_and_is_not_asked_about(
     assert node.published() == {NIC.name: {"example.com/rack": "r7"}}
 
 
+async def test_a_device_that_is_long_in_a_pod_keeps_the_loop_as_quiet_as_before_and_is_asked_about_after(
+    provider: Provider, start: Start
+) -> None:
+    node = await start(refresh_seconds=0.02)
+    await until(node.is_known)
+    node.offer(replace(NIC, ifname=""))
+    health = len(provider.asked(HEALTH))
+    await until(lambda: len(provider.asked(HEALTH)) > health + 3)  # by now it would be due
+    looks, health = node.looks, len(provider.asked(HEALTH))
+    await until(lambda: len(provider.asked(HEALTH)) > health + 5)
+    assert node.looks - looks <= 3 * (len(provider.asked(HEALTH)) - health + 1)
+    provider.configs[NIC.name] = {"interface": {"mtu": 1300}}
+    node.offer(NIC)
+    await until(lambda: node.config() == {"interface": {"mtu": 1300}})
+
+
 async def test_a_device_that_is_gone_is_forgotten_in_time(provider: Provider, start: Start) -> None:
     node = await start(refresh_seconds=0.05)
     await until(node.is_known)
     node.offer(OTHER)
     await until(lambda: NIC.name not in node.published() and node.config(OTHER) == {})
+    assert provider.asked(CONFIG)
+
+
+async def test_a_device_that_went_before_a_restart_is_forgotten_in_time_also_in_the_file(
+    provider: Provider, start: Start, tmp_path: Path
+) -> None:
+    node = await start(refresh_seconds=0.05)
+    await until(node.is_known)
+    node = await start(refresh_seconds=0.05)
+    node.offer(OTHER)
+    await until(lambda: NIC.name not in node.published())
+    await until(lambda: NIC.name not in json.loads((tmp_path / "webhook.json").read_text())["answers"])
+    assert provider.asked(CONFIG)
+
+
+@pytest.mark.parametrize("others", [(), (replace(NIC, ifname=""),)])
+async def test_the_oldest_answer_is_of_a_device_that_is_asked_about(
+    provider: Provider, start: Start, others: tuple[Device, ...]
+) -> None:
+    node = await start()
+    node.offer(NIC, OTHER)
+    await until(lambda: node.is_known() and node.config(OTHER) == {})
+    node = await start(refresh_seconds=1000.0)
+    node.offer(OTHER, *others)
+    before = time.time()
+    await until(lambda: node.oldest >= before)
+    assert node.published().keys() == {NIC.name}
     assert provider.asked(CONFIG)
 
 

@@ -6,11 +6,11 @@ One exchange has a time limit as a whole and a size limit. A redirect is not fol
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 import dranet
+from dranet.decoding import decode
 from dranet.errors import ProtocolError, ProviderError, Reason
 from dranet.http1 import MAX_HEAD_BYTES, ResponseHead, encode_request, exchange_once
 
@@ -64,7 +64,7 @@ class MetadataClient:
     async def read_json(self, path: str, headers: Mapping[str, str]) -> Any:
         text = await self.read_text(path, headers)
         try:
-            return json.loads(text)
+            return decode(text, object)  # also refuses half a surrogate pair, which no file can take
         except (ValueError, RecursionError) as error:
             raise self._refuse(path, f"its answer is not JSON: {error}") from error
 

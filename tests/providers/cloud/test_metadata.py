@@ -74,6 +74,15 @@ def test_a_service_that_misbehaves_gives_an_error_in_time(
     assert not any("elsewhere" in request for request in service.requests)
 
 
+@pytest.mark.parametrize("body", ['{"instanceType": "\\ud800"}', '{"\\udc00": 1}', '{"instanceType": NaN}'])
+@pytest.mark.parametrize("service", [FIRST["aws"]], indirect=True)
+def test_json_that_is_no_text_is_an_error(service: MetadataService, body: str) -> None:
+    service.answers["/latest/dynamic/instance-identity/document"] = body
+    found = asyncio.run(try_to_read(service))
+    assert isinstance(found, ProviderError)
+    assert "is not JSON" in found.message
+
+
 @pytest.mark.parametrize("service", FIRST.values(), ids=FIRST, indirect=True)
 def test_a_fact_that_a_machine_has_not_is_left_out(service: MetadataService) -> None:
     for path in [path for path in service.answers if path.endswith(OPTIONAL)]:
