@@ -9,10 +9,13 @@ loses nothing. Only the leading instance acts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from dranet.kernel.virtual_functions import VfWriter
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 RETRY_SECONDS = 300.0
 """After a refusal of the kernel: each try would be news for every scan."""
@@ -147,7 +151,7 @@ class VirtualFunctions:
                 if again != target:
                     self._news.set()
                     return
-                changed, problems = await asyncio.to_thread(self._write, target)
+                changed, problems = await _run_to_end(partial(self._write, target))
         except DranetError as error:
             changed, problems = 0, [str(error)]
         until = now + (RETRY_SECONDS if problems else CHECK_SECONDS)
@@ -155,8 +159,10 @@ class VirtualFunctions:
         if changed:
             self._on_change()
 
-    def _write(self, target: PfTarget) -> tuple[int, list[str]]:
+    def _write(self, target: PfTarget, is_stopping: Callable[[], bool]) -> tuple[int, list[str]]:
         with _open_writer() as writer:
+            if is_stopping():
+                return 0, []
             if target.changes_count:
                 made = writer.write_count(target.address, target.count, autoprobe=target.autoprobe)
                 self._made[target.address] = target.count, made
@@ -169,7 +175,9 @@ class VirtualFunctions:
                 )
                 return 1, []  # the next scan finds them, and they get their defaults and drivers then
             functions = {f.address: (f.index, f.settings) for f in target.functions}
-            return writer.complete(target.address, functions, autoprobe=target.autoprobe)
+            return writer.complete(
+                target.address, functions, autoprobe=target.autoprobe, is_stopping=is_stopping
+            )
 
     def _report(self, targets: tuple[PfTarget, ...], warnings: tuple[str, ...]) -> None:
         states = tuple(PfState(t.device, t.count, t.observed, self._problem_of(t)) for t in targets)
@@ -189,3 +197,17 @@ class VirtualFunctions:
             return target.waits_for
         last = self._last.get(target.address)
         return last[1] if last is not None and last[0] == target else ""
+
+
+async def _run_to_end(work: Callable[[Callable[[], bool]], T]) -> T:
+    """Do blocking work in a worker thread that a cancelled task waits for: the locks are the work's until it
+    ends, and another instance has the devices right after. ``work`` gets a check whether to stop early."""
+    stopping = threading.Event()
+    thread = asyncio.ensure_future(asyncio.to_thread(work, stopping.is_set))
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        stopping.set()
+        while not thread.done():
+            with contextlib.suppress(asyncio.CancelledError):  # the first one goes on when the thread is done
+                await asyncio.wait([thread])

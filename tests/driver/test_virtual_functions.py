@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,7 +28,7 @@ from dranet.model.virtual_functions import VfSettings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.inventory.sriov import PF, TOTAL, a_pf, some_rules, vf_address
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 OTHER_PF = "0000:3b:00.0"
 NAME = "pci-0000-1a-00-0"
@@ -49,6 +50,11 @@ class Node:
         self.refusal = 0
         self.written: list[str] = []
         self.scans = 0
+        self.works, self.goes_on = threading.Event(), threading.Event()
+        """The writer gives defaults; it may go on with that."""
+        self.goes_on.set()
+        self.stopped = False
+        """Whether the writer was told to stop."""
 
     # what the scan reads
 
@@ -78,8 +84,17 @@ class Node:
         return self.counts[pf]
 
     def complete(
-        self, pf: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
+        self,
+        pf: str,
+        functions: dict[str, tuple[int, VfSettings]],
+        *,
+        autoprobe: bool,
+        is_stopping: Callable[[], bool],
     ) -> tuple[int, list[str]]:
+        self.works.set()
+        if not self.goes_on.is_set():
+            self.goes_on.wait(SECONDS)
+            self.stopped = is_stopping()
         if self.refusal:
             return 0, [kernel_error(self.refusal, "", "set vlan").message]
         missing = {a: wanted for a, (_, wanted) in functions.items() if self.settings.get(a) != wanted}
@@ -275,6 +290,34 @@ async def test_a_claim_that_is_being_prepared_comes_first(start: Callable[..., B
     await round_
     assert await bench.look() == []
     assert node.counts[PF] == 2
+
+
+async def test_a_driver_that_stops_keeps_its_locks_until_the_writer_has_stopped(
+    start: Callable[..., Bench], node: Node
+) -> None:
+    """The next instance prepares and attaches a function as soon as it has the lock."""
+    bench = start({"count": 2})
+    await bench.look()
+    bench.inventory.scan()
+    node.goes_on.clear()
+    round_ = asyncio.create_task(bench.functions.reconcile())
+    await until(node.works.is_set, "the writer works")
+    prepare = asyncio.create_task(_hold_a_moment(bench))
+    for _ in range(2):  # a stop, and an impatient one
+        round_.cancel()
+        await asyncio.sleep(0)
+    assert not round_.done()
+    assert not prepare.done(), "the lock is the writer's"
+    node.goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await round_
+    await prepare
+    assert node.stopped
+
+
+async def _hold_a_moment(bench: Bench) -> None:
+    async with bench.work.hold(Work.DEVICE, [vf_name(0)]):
+        pass
 
 
 async def test_a_restart_keeps_what_is_there(start: Callable[..., Bench], node: Node) -> None:

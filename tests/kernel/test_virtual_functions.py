@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
-from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.kernel import virtual_functions
+from dranet.kernel.netlink.socket import NetlinkSocket, iter_attributes
+from dranet.kernel.netlink.vf import VfAdmin
 from dranet.kernel.virtual_functions import VfWriter
+from dranet.model.virtual_functions import VfSettings
+from tests.inventory.sriov import PF, vf_address
 
-PF = "0000:1a:00.0"
+NEW = VfSettings(
+    trust=False, spoof_check=True, vlan=0, qos=0, min_tx_rate=0, max_tx_rate=0, link_state="auto",
+    mac="aa:00:00:00:00:01",
+)  # fmt: skip
+"""As functions are after they were made."""
 
 
 class Driver(VfWriter):
@@ -35,6 +45,60 @@ class Driver(VfWriter):
         return (self.folder / "sriov_drivers_autoprobe").read_text().strip()
 
 
+class Card(VfWriter):
+    """Functions with drivers, whose settings are as a driver of the physical function has them. ``refused``:
+    names of settings that this one does not take."""
+
+    def __init__(self, root: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(root, cast("NetlinkSocket", None))
+        self.settings = dict.fromkeys(range(count), NEW)
+        self.refused: set[str] = set()
+        self.written: list[str] = []
+        """To sysfs."""
+        self.set: list[str] = []
+        """Settings that it was asked for."""
+        self.devices = root / "bus/pci/devices"
+        (self.devices / PF).mkdir(parents=True)
+        (self.devices / PF / "sriov_drivers_autoprobe").write_text("1\n")
+        for index in range(count):
+            (self.devices / vf_address(index) / "driver").mkdir(parents=True)
+            (self.devices / vf_address(index) / "net" / f"vf{index}").mkdir(parents=True)
+        admin = Admin(cast("NetlinkSocket", None), 2, "pf0", self)
+        monkeypatch.setattr(virtual_functions, "iter_physical_links", lambda *_: [admin])
+
+    def wanting(self, **settings: Any) -> dict[str, tuple[int, VfSettings]]:
+        return {vf_address(index): (index, VfSettings(**settings)) for index in self.settings}
+
+    def _write(self, path: str, text: str) -> None:
+        self.written.append(f"{Path(path).name} {text}")
+        if path.endswith("/unbind"):
+            (self.devices / text / "driver").rmdir()
+        elif path.endswith("/drivers_probe"):
+            (self.devices / text / "driver").mkdir()
+
+
+class Admin(VfAdmin, frozen=True):
+    """The link of the physical function of a card."""
+
+    card: Any = None
+
+    def read(self) -> dict[int, VfSettings]:
+        return dict(self.card.settings)
+
+    def _set(self, index: int, name: str, change: bytes) -> None:
+        (attribute,) = (payload for _, payload in iter_attributes(change))
+        self.card.set.append(name)
+        if name in self.card.refused:
+            raise self._refusal(index, name, "EINVAL")
+        if name == "mac":
+            values: dict[str, Any] = {"mac": attribute[4:10].hex(":")}
+        else:
+            fields = {"vlan": ("vlan", "qos"), "minTxRate and maxTxRate": ("min_tx_rate", "max_tx_rate")}
+            numbers = struct.unpack(f"={len(attribute) // 4}I", attribute)[1:]
+            values = dict(zip(fields[name], numbers, strict=True))
+        self.card.settings[index] = replace(self.card.settings[index], **values)
+
+
 def test_the_number_that_a_driver_made_is_returned(tmp_path: Path) -> None:
     driver = Driver(tmp_path, most=3)
     assert driver.write_count(PF, 2, autoprobe=True) == 2
@@ -51,3 +115,14 @@ def test_a_driver_that_refuses_without_an_error_is_told(tmp_path: Path) -> None:
     assert driver.autoprobe == "1"
     with pytest.raises(KernelError, match=r"write 0 to .*sriov_numvfs: it is 2 afterwards"):
         Driver(tmp_path / "some", least=2).write_count(PF, 0, autoprobe=True)
+
+
+def test_a_driver_that_stops_leaves_the_next_functions_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another instance may soon have them."""
+    card = Card(tmp_path, 3, monkeypatch)
+    stops = iter([False, True])
+    wanted = card.wanting(vlan=7)
+    assert card.complete(PF, wanted, autoprobe=True, is_stopping=lambda: next(stops)) == (1, [])
+    assert [settings.vlan for settings in card.settings.values()] == [7, 0, 0]
