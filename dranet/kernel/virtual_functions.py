@@ -20,6 +20,7 @@ from dranet.kernel.attachment.virtual_function import iter_physical_links
 from dranet.kernel.namespaces.netns import open_sysfs
 from dranet.kernel.netlink.socket import NetlinkSocket, kernel_error
 from dranet.kernel.netlink.vf import VfAdmin
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.virtual_functions import VfSettings
 
 _DEVICES = "bus/pci/devices"
@@ -109,6 +110,7 @@ class VfWriter:
         missing = wanted.missing_from(admin.read()[index])
         if not missing:
             return False
+        self._check_free(address)
         if "mac" in missing:
             self._unbind(address)
         admin.apply(index, wanted)
@@ -125,6 +127,15 @@ class VfWriter:
 
     def _is_bound(self, address: str) -> bool:
         return (self._root / _DEVICES / address / "driver").exists()
+
+    def _check_free(self, address: str) -> None:
+        """Another program may have taken it after the last scan, and asks for no lock."""
+        if self._is_bound(address) and not PseudoFiles(self._root, []).entries(f"{_DEVICES}/{address}/net"):
+            raise KernelError(
+                f"{address} has a driver and no interface on the node: a pod, a virtual machine or DPDK may "
+                "have it",
+                operation="set vf",
+            )
 
     def _unbind(self, address: str) -> None:
         if self._is_bound(address):

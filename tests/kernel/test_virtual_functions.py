@@ -126,3 +126,18 @@ def test_a_driver_that_stops_leaves_the_next_functions_as_they_are(
     wanted = card.wanting(vlan=7)
     assert card.complete(PF, wanted, autoprobe=True, is_stopping=lambda: next(stops)) == (1, [])
     assert [settings.vlan for settings in card.settings.values()] == [7, 0, 0]
+
+
+def test_a_function_that_a_pod_has_just_taken_is_not_unbound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound function without an interface on the node: whoever has it set what it has."""
+    card = Card(tmp_path, 2, monkeypatch)
+    (card.devices / vf_address(0) / "net/vf0").rmdir()
+    changed, problems = card.complete(PF, card.wanting(mac="02:5a:10:00:00:01", vlan=7), autoprobe=True)
+    assert card.settings[0] == NEW
+    assert card.settings[1].vlan == 7
+    assert card.written == [f"unbind {vf_address(1)}", f"drivers_probe {vf_address(1)}"]
+    assert changed == 2
+    (problem,) = problems
+    assert f"{vf_address(0)} has a driver and no interface on the node" in problem
