@@ -88,7 +88,7 @@ class VfWriter:
                 admin = next((one for one in admins if index in one.read()), None)
                 if admin is None and wanted.named:
                     raise KernelError(f"{pci_address} has no interface that knows virtual function {index}")
-                changed += admin is not None and self._give_defaults(admin, address, index, wanted)
+                changed += admin is not None and self._give_defaults(admin, address, index, wanted, problems)
             except DranetError as error:
                 problems.append(error.message)
         folder = f"{_DEVICES}/{pci_address}"
@@ -105,17 +105,26 @@ class VfWriter:
                     problems.append(error.message)
         return changed, problems
 
-    def _give_defaults(self, admin: VfAdmin, address: str, index: int, wanted: VfSettings) -> bool:
-        """Returns whether any was missing."""
-        missing = wanted.missing_from(admin.read()[index])
-        if not missing:
-            return False
-        self._check_free(address)
-        if "mac" in missing:
-            self._unbind(address)
-        admin.apply(index, wanted)
-        reached(Failpoint.FUNCTIONS_DEFAULTS_SET)
-        return True
+    def _give_defaults(
+        self, admin: VfAdmin, address: str, index: int, wanted: VfSettings, problems: list[str]
+    ) -> bool:
+        """One by one, so that a refused one keeps no other from being set. The MAC address is the last: a
+        function that loses its driver for it would lose it again with each try of what is refused."""
+        changed, present = False, admin.read()[index]
+        missing = [part for part in wanted.iter_parts() if part.missing_from(present)]
+        for part in sorted(missing, key=lambda part: part.mac is not None):
+            self._check_free(address)
+            if part.mac is not None:
+                self._unbind(address)
+            try:
+                admin.apply(index, part)
+            except DranetError as error:
+                problems.append(error.message)
+            else:
+                changed = True
+        if changed:
+            reached(Failpoint.FUNCTIONS_DEFAULTS_SET)
+        return changed
 
     def _read_count(self, folder: str) -> int:
         try:

@@ -281,7 +281,7 @@ async def test_a_function_taken_after_the_last_scan_is_not_touched(
 async def test_a_function_taken_after_the_last_scan_gets_no_defaults(
     start: Callable[..., Bench], node: Node
 ) -> None:
-    """A CNI plugin gives it a MAC address and moves it into a pod: to set the default would unbind it there."""
+    """A CNI plugin sets its MAC address and moves it into a pod: the default would unbind it there."""
     bench = start({"count": 2, "macPrefix": "02:5a:10"})
     await bench.look()
     bench.inventory.scan()

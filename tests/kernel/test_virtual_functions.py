@@ -141,3 +141,27 @@ def test_a_function_that_a_pod_has_just_taken_is_not_unbound(
     assert changed == 2
     (problem,) = problems
     assert f"{vf_address(0)} has a driver and no interface on the node" in problem
+
+
+def test_a_setting_that_the_nic_refuses_keeps_no_other_from_being_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And takes no interface away, neither now nor with the next try."""
+    card = Card(tmp_path, 1, monkeypatch)
+    card.refused = {"minTxRate and maxTxRate"}
+    wanted = card.wanting(mac="02:5a:10:00:00:01", vlan=7, max_tx_rate=10_000)
+    for unbound in ([f"unbind {vf_address(0)}", f"drivers_probe {vf_address(0)}"], []):
+        card.written.clear()
+        _, problems = card.complete(PF, wanted, autoprobe=True)
+        assert card.settings[0] == replace(NEW, mac="02:5a:10:00:00:01", vlan=7)
+        assert card.written == unbound
+        (problem,) = problems
+        assert "does not take minTxRate and maxTxRate" in problem
+
+
+def test_the_mac_address_is_set_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function is without its driver for that."""
+    card = Card(tmp_path, 1, monkeypatch)
+    wanted = card.wanting(mac="02:5a:10:00:00:01", vlan=7, qos=3, max_tx_rate=10_000)
+    assert card.complete(PF, wanted, autoprobe=True) == (2, [])
+    assert card.set == ["vlan", "minTxRate and maxTxRate", "mac"]
