@@ -38,8 +38,10 @@ class VfSettings(Struct, frozen=True):
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
 
     def missing_from(self, present: VfSettings) -> Mapping[str, bool | int | str]:
-        """What ``present`` does not have as it is here."""
-        return {name: value for name, value in self.named.items() if getattr(present, name) != value}
+        """What ``present`` does not have as it is here. Without a VLAN there is no priority, unless it is
+        named: a driver takes one for the VLAN of priorities."""
+        wanted = {"qos": 0, **self.named} if self.vlan == 0 and present.qos is not None else self.named
+        return {name: value for name, value in wanted.items() if getattr(present, name) != value}
 
     def restricted_to(self, other: VfSettings) -> VfSettings:
         """These values of the settings that ``other`` changes, and of those that come with them."""

@@ -165,3 +165,16 @@ def test_the_mac_address_is_set_last(tmp_path: Path, monkeypatch: pytest.MonkeyP
     wanted = card.wanting(mac="02:5a:10:00:00:01", vlan=7, qos=3, max_tx_rate=10_000)
     assert card.complete(PF, wanted, autoprobe=True) == (2, [])
     assert card.set == ["vlan", "minTxRate and maxTxRate", "mac"]
+
+
+@pytest.mark.parametrize("before", [(100, 3), (0, 3)], ids=["a VLAN", "a priority alone"])
+def test_no_vlan_is_no_priority_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[int, int]
+) -> None:
+    """A driver (igb) takes a priority without a VLAN for the priority VLAN."""
+    card = Card(tmp_path, 1, monkeypatch)
+    card.settings[0] = replace(NEW, vlan=before[0], qos=before[1])
+    assert card.complete(PF, card.wanting(vlan=0), autoprobe=True) == (1, [])
+    assert (card.settings[0].vlan, card.settings[0].qos) == (0, 0)
+    assert card.complete(PF, card.wanting(vlan=0, qos=3), autoprobe=True) == (1, [])
+    assert card.settings[0].qos == 3, "where it is asked for"
