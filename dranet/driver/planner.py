@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
-from dranet.claims.plan.device import check_pod, plan_device, plan_workload
+from dranet.claims.plan.device import check_pod, limit_vf, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
 from dranet.driver.ipam import Obtained, no_ipam_file
@@ -347,7 +347,7 @@ class Planner:
 
     def _read_vf(self, decoded: DecodedDevice) -> VfSettings | None:
         device = decoded.device
-        if decoded.config.interface.vf.settings.is_empty or device.vf_index is None:
+        if device.vf_index is None or limit_vf(device, decoded.config).is_empty:
             return None
         return self._node.read_vf(device.physical_function, device.vf_index)
 

@@ -478,6 +478,15 @@ def test_what_a_virtual_function_had_is_recorded_with_what_comes_along(bench: Be
     assert [asked for asked in bench.node.asked if asked.startswith("vf ")] == [f"vf {PF_ADDRESS} 1"]
 
 
+def test_the_rate_of_a_function_with_a_bandwidth_is_recorded_also_where_nothing_is_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DEVICES, "vf-1", replace(VF_1, bandwidth=Bandwidth(10 * 10**9, None)))
+    (plan,) = bench.plan(a_claim("a", result("vf-1"))).plans
+    assert SetVf(PF_ADDRESS, 1, VfSettings(max_tx_rate=10_000)) in plan.steps
+    assert plan.vf == VfSettings(min_tx_rate=0, max_tx_rate=0)
+
+
 def test_a_device_that_is_no_virtual_function_is_not_administered(bench: Bench) -> None:
     error = bench.refusal(of_class("a", "eth-1", vlan=100))
     assert "interface.vf: the device is no SR-IOV virtual function" in error.message
