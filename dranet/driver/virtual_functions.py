@@ -15,11 +15,15 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dranet import files
+from dranet.decoding import decode
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.publish import Inventory, View, warn_once
 from dranet.driver.reports.announcer import Announcer
@@ -38,6 +42,50 @@ RETRY_SECONDS = 300.0
 """After a refusal of the kernel: each try would be news for every scan."""
 CHECK_SECONDS = 60.0
 """Between looks at what is as wanted: whether another program has changed it."""
+
+
+_MOST_BYTES = 1 << 20
+
+
+class NodeState(Struct, frozen=True):
+    """The node, and where the driver keeps what it made there."""
+
+    name: str
+    path: Path
+    boot_id: str
+
+
+class _Made(Struct):
+    boot_id: str
+    made: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By PCI address: a number that was asked for, and the number that the driver made."""
+
+
+class MadeFunctions:
+    """What the drivers of physical functions made of the numbers that were asked for, of this boot. Best
+    effort: what cannot be read or written is made again."""
+
+    def __init__(self, node: NodeState) -> None:
+        self._path = node.path
+        self._made = self._read(node.boot_id)
+
+    def _read(self, boot_id: str) -> _Made:
+        try:
+            found = decode(files.read_file(self._path, _MOST_BYTES), _Made)
+            return found if found.boot_id == boot_id else _Made(boot_id)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("%s cannot be read, what it names may be made again: %s", self._path, error)
+        return _Made(boot_id)
+
+    def get(self, address: str) -> tuple[int, int] | None:
+        return self._made.made.get(address)
+
+    def put(self, address: str, count: int, made: int) -> None:
+        """Blocking."""
+        self._made.made[address] = count, made
+        files.save(self._path, msgspec.json.encode(self._made, order="deterministic"))
 
 
 class PfState(Struct, frozen=True):
@@ -63,7 +111,7 @@ def _loop_time() -> float:
 class VirtualFunctions:
     def __init__(
         self,
-        node_name: str,
+        node: NodeState,
         inventory: Inventory,
         store: ClaimStore,
         work: WorkLocks,
@@ -72,7 +120,7 @@ class VirtualFunctions:
         on_change: Callable[[], None],
     ) -> None:
         """``on_change`` is called when functions came or went."""
-        self._node_name = node_name
+        self._node_name = node.name
         self._inventory = inventory
         self._store = store
         self._work = work
@@ -82,8 +130,7 @@ class VirtualFunctions:
         self._news = asyncio.Event()
         self._last: dict[str, tuple[PfTarget, str, float]] = {}
         """By PCI address: what was done or refused, the answer, and until when it counts."""
-        self._made: dict[str, tuple[int, int]] = {}
-        """By PCI address: a number that was asked for, and the number that the driver made."""
+        self._made = MadeFunctions(node)
         self._warned: frozenset[str] = frozenset()
         self.states: tuple[PfState, ...] = ()
 
@@ -163,7 +210,7 @@ class VirtualFunctions:
                 return 0, []
             if target.changes_count:
                 made = writer.write_count(target.address, target.count, autoprobe=target.autoprobe)
-                self._made[target.address] = target.count, made
+                self._made.put(target.address, target.count, made)
                 log.info(
                     "%s has %d virtual functions, before %d (%s)",
                     target.device,

@@ -17,7 +17,7 @@ from dranet.driver import virtual_functions
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.publish import Inventory
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.virtual_functions import CHECK_SECONDS, RETRY_SECONDS, VirtualFunctions
+from dranet.driver.virtual_functions import CHECK_SECONDS, RETRY_SECONDS, NodeState, VirtualFunctions
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.kernel.netlink.socket import kernel_error
@@ -117,7 +117,14 @@ class Told(Announcer):
 class Bench:
     """A driver over the state folder and the node; another one is the driver restarted."""
 
-    def __init__(self, folder: Path, node: Node, patch: pytest.MonkeyPatch, *entries: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node: Node,
+        patch: pytest.MonkeyPatch,
+        *entries: dict[str, Any],
+        boot_id: str = "boot",
+    ) -> None:
         self.node, self.told, self.metrics = node, Told(), Metrics()
         self.policy = Policy()
         self.set_rules(*entries)
@@ -128,7 +135,13 @@ class Bench:
         self.rescans = 0
         self.inventory = Inventory(node, lambda: self.policy, self.store, self.metrics)
         self.functions = VirtualFunctions(
-            "node", self.inventory, self.store, self.work, self.told, self.metrics, self._changed
+            NodeState("node", folder / "virtual-functions.json", boot_id),
+            self.inventory,
+            self.store,
+            self.work,
+            self.told,
+            self.metrics,
+            self._changed,
         )
         patch.setattr(virtual_functions, "_open_writer", lambda: nullcontext(node))
         patch.setattr(virtual_functions, "_loop_time", lambda: self.now)
@@ -171,10 +184,10 @@ def node() -> Node:
 def start(tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
     started: list[Bench] = []
 
-    def make(*entries: dict[str, Any]) -> Bench:
+    def make(*entries: dict[str, Any], boot_id: str = "boot") -> Bench:
         if started:
             started[-1].store.close()  # the driver before was killed
-        started.append(Bench(tmp_path, node, monkeypatch, *entries))
+        started.append(Bench(tmp_path, node, monkeypatch, *entries, boot_id=boot_id))
         return started[-1]
 
     yield make
@@ -396,6 +409,29 @@ async def test_fewer_functions_than_asked_for_are_kept_and_told(
     assert bench.told.notes == [f"device {NAME}: 4 virtual functions wanted, its driver makes 3 of 4"]
     bench.set_rules({"count": 2})
     assert (await bench.settle())[0] == f"{PF}: 2"
+
+
+async def test_fewer_functions_than_asked_for_stay_when_the_driver_restarts(
+    start: Callable[..., Bench], node: Node
+) -> None:
+    node.most = 3
+    await start({"count": 4}).settle()
+    bench = start({"count": 4})
+    assert await bench.settle() == []
+    assert bench.told.notes == [f"device {NAME}: 4 virtual functions wanted, its driver makes 3 of 4"]
+    assert (await start({"count": 4}, boot_id="next").look()) == [f"{PF}: 4"], "its driver may be another"
+
+
+async def test_what_was_made_is_asked_for_again_where_its_file_is_damaged(
+    start: Callable[..., Bench], node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.most = 3
+    await start({"count": 4}).settle()
+    for content in (b"{", b"[]", b'{"bootId": 1}', b"\xff"):
+        (tmp_path / "virtual-functions.json").write_bytes(content)
+        caplog.clear()
+        assert (await start({"count": 4}).settle())[0] == f"{PF}: 4"
+        assert "virtual-functions.json cannot be read" in caplog.text
 
 
 async def test_each_physical_function_is_told_of(start: Callable[..., Bench], node: Node) -> None:
