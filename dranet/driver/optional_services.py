@@ -21,7 +21,7 @@ from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.providers import Providers
 from dranet.driver.publish import FactsReader, Inventory
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.virtual_functions import VirtualFunctions
+from dranet.driver.virtual_functions import NodeState, VirtualFunctions
 from dranet.model.claim import PodRef
 from dranet.model.device import Device
 from dranet.model.ipam import PoolNode
@@ -116,8 +116,9 @@ class OptionalServices(ABC):
         """``None`` without a file of rules, and where facts are those of another machine."""
         if self.settings.virtual_functions_file is None or not self._reader.is_live:
             return None
+        made = self.settings.state_dir / "virtual-functions.json"
         return VirtualFunctions(
-            self.settings.node_name,
+            NodeState(self.settings.node_name, made, self._boot_id),
             self.inventory,
             self.store,
             self._work,

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.claims.config import SelectedResult, choose_pod, decode_configs, select_results
-from dranet.claims.plan.device import check_pod, plan_device, plan_workload
+from dranet.claims.plan.device import check_pod, limit_vf, plan_device, plan_workload
 from dranet.claims.plan.link import check_parents, make_mac, plan_rdma_access
 from dranet.claims.workload import merge_settings
 from dranet.driver.ipam import Obtained, no_ipam_file
@@ -347,7 +347,7 @@ class Planner:
 
     def _read_vf(self, decoded: DecodedDevice) -> VfSettings | None:
         device = decoded.device
-        if decoded.config.interface.vf.settings.is_empty or device.vf_index is None:
+        if device.vf_index is None or limit_vf(device, decoded.config).is_empty:
             return None
         return self._node.read_vf(device.physical_function, device.vf_index)
 
@@ -398,7 +398,7 @@ class Planner:
             for held in other.devices:
                 for own in devices:
                     if not held.admin_access and not own.result.admin_access:
-                        _check_parts(own.device, held.device, other)
+                        _check_parts(own, held, other)
                 is_held = held.device.name in wanted and not held.admin_access
                 if is_held and not (wanted[held.device.name] and _is_share(held)):
                     raise DeviceHeldError(
@@ -408,19 +408,31 @@ class Planner:
                     )
 
 
-def _check_parts(own: Device, held: Device, other: PreparedClaim) -> None:
+def _check_parts(own: DecodedDevice, held: PreparedDevice, other: PreparedClaim) -> None:
     """A physical function goes to a pod or its virtual functions do, also where the scheduler did not see the
     counters that state so. Raises DeviceHeldError."""
-    ours, theirs = own.counters, held.counters
-    if ours is None or theirs is None or ours.counter_set != theirs.counter_set or own.name == held.name:
-        return
-    if not (own.physical_function and held.physical_function):
+    if _exclude_each_other(own, held):
         raise DeviceHeldError(
-            f"device {own.name} shares its hardware with {held.name}, which is prepared for claim "
-            f"{other.claim} (pod {other.pod})",
+            f"device {own.device.name} shares its hardware with {held.device.name}, which is prepared for "
+            f"claim {other.claim} (pod {other.pod})",
             holder=other.claim.uid,
             hint="a physical function and its virtual functions are not given out at the same time",
         )
+
+
+def _exclude_each_other(own: DecodedDevice, held: PreparedDevice) -> bool:
+    """Counters of one side alone are of a rule that came or went meanwhile. What a claim has set on a virtual
+    function is restored through the physical function, which must not be away then."""
+    ours, theirs = own.device, held.device
+    if theirs.physical_function and theirs.physical_function == ours.pci_address:
+        stays, is_set = own.is_on_top, held.plan is not None and held.plan.vf is not None
+    elif ours.physical_function and ours.physical_function == theirs.pci_address:
+        stays, is_set = held.plan is not None and held.plan.is_on_top, False
+    else:
+        return False
+    if ours.counters is not None and theirs.counters is not None:
+        return True
+    return not stays and (is_set or ours.counters is not None or theirs.counters is not None)
 
 
 def _is_share(held: PreparedDevice) -> bool:

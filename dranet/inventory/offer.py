@@ -521,4 +521,4 @@ def take_inventory(
     devices = add_provided(build_devices(facts, held, policy), facts, held)
     decisions = decide(devices, facts, policy, held.keys(), served)
     rules = policy.virtual_functions
-    return decisions if rules is None else rules.count_bandwidth(rules.share_counters(decisions), policy)
+    return decisions if rules is None else rules.share_counters(rules.count_bandwidth(decisions, policy))

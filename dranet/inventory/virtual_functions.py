@@ -147,9 +147,11 @@ class VfRules(Struct, frozen=True):
     def share_counters(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
         """An offered physical function with a rule and its offered virtual functions take of one counter set,
         it all and each of them one, so that either it or they can be allocated. Where only one side is
-        offered there is nothing to share."""
+        offered there is nothing to share. A shared device without a capacity takes nothing: it stays on the
+        node, and the scheduler of Kubernetes 1.36 would take of the counter with each share."""
         parts: dict[str, list[str]] = defaultdict(list)
-        offered = [d.device for d in decisions if d.published and d.device.kind is DeviceKind.NIC]
+        nics = (d.device for d in decisions if d.published and d.device.kind is DeviceKind.NIC)
+        offered = [device for device in nics if not device.shared or device.bandwidth is not None]
         for device in offered:
             if device.physical_function:
                 parts[device.physical_function].append(device.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from dranet.kernel.attachment.links import open_host_side
 from dranet.kernel.attachment.virtual_function import iter_physical_links
 from dranet.kernel.namespaces.netns import open_sysfs
 from dranet.kernel.netlink.socket import NetlinkSocket, kernel_error
+from dranet.kernel.netlink.vf import VfAdmin
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.virtual_functions import VfSettings
 
 _DEVICES = "bus/pci/devices"
@@ -67,29 +69,33 @@ class VfWriter:
         return made
 
     def complete(
-        self, pci_address: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
+        self,
+        pci_address: str,
+        functions: dict[str, tuple[int, VfSettings]],
+        *,
+        autoprobe: bool,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> tuple[int, list[str]]:
         """Give functions, by PCI address, their defaults and then their drivers. Returns how many were
-        changed, and what the driver of the physical function refuses."""
+        changed, and what the driver of the physical function refuses. ``is_stopping`` is asked before each
+        function; the next round does the others."""
         changed, problems = 0, list[str]()
         admins = list(iter_physical_links(self._netlink, self._root, pci_address))
         for address, (index, wanted) in functions.items():
+            if is_stopping():
+                return changed, problems
             try:
                 admin = next((one for one in admins if index in one.read()), None)
-                missing = wanted.missing_from(admin.read()[index]) if admin else wanted.named
-                if missing and admin is None:
+                if admin is None and wanted.named:
                     raise KernelError(f"{pci_address} has no interface that knows virtual function {index}")
-                if missing and admin:
-                    if "mac" in missing:
-                        self._unbind(address)
-                    admin.apply(index, wanted)
-                    reached(Failpoint.FUNCTIONS_DEFAULTS_SET)
-                    changed += 1
+                changed += admin is not None and self._give_defaults(admin, address, index, wanted, problems)
             except DranetError as error:
                 problems.append(error.message)
         folder = f"{_DEVICES}/{pci_address}"
         self._set_autoprobe(folder, autoprobe)
         for address in functions if autoprobe else ():
+            if is_stopping():
+                return changed, problems
             if not self._is_bound(address):
                 changed += 1
                 try:
@@ -98,6 +104,27 @@ class VfWriter:
                 except KernelError as error:
                     problems.append(error.message)
         return changed, problems
+
+    def _give_defaults(
+        self, admin: VfAdmin, address: str, index: int, wanted: VfSettings, problems: list[str]
+    ) -> bool:
+        """One by one, so that a refused one keeps no other from being set. The MAC address is the last: a
+        function that loses its driver for it would lose it again with each try of what is refused."""
+        changed, present = False, admin.read()[index]
+        missing = [part for part in wanted.iter_parts() if part.missing_from(present)]
+        for part in sorted(missing, key=lambda part: part.mac is not None):
+            self._check_free(address)
+            if part.mac is not None:
+                self._unbind(address)
+            try:
+                admin.apply(index, part)
+            except DranetError as error:
+                problems.append(error.message)
+            else:
+                changed = True
+        if changed:
+            reached(Failpoint.FUNCTIONS_DEFAULTS_SET)
+        return changed
 
     def _read_count(self, folder: str) -> int:
         try:
@@ -109,6 +136,15 @@ class VfWriter:
 
     def _is_bound(self, address: str) -> bool:
         return (self._root / _DEVICES / address / "driver").exists()
+
+    def _check_free(self, address: str) -> None:
+        """Another program may have taken it after the last scan, and asks for no lock."""
+        if self._is_bound(address) and not PseudoFiles(self._root, []).entries(f"{_DEVICES}/{address}/net"):
+            raise KernelError(
+                f"{address} has a driver and no interface on the node: a pod, a virtual machine or DPDK may "
+                "have it",
+                operation="set vf",
+            )
 
     def _unbind(self, address: str) -> None:
         if self._is_bound(address):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, structs
+
+_TOGETHER = ({"vlan", "qos"}, {"min_tx_rate", "max_tx_rate"})
+"""A VLAN comes with its priority, and the two rates come together, as the kernel takes them."""
 
 
 class VfSettings(Struct, frozen=True):
@@ -35,13 +38,23 @@ class VfSettings(Struct, frozen=True):
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
 
     def missing_from(self, present: VfSettings) -> Mapping[str, bool | int | str]:
-        """What ``present`` does not have as it is here."""
-        return {name: value for name, value in self.named.items() if getattr(present, name) != value}
+        """What ``present`` does not have as it is here. Without a VLAN there is no priority, unless it is
+        named: a driver takes one for the VLAN of priorities."""
+        wanted = {"qos": 0, **self.named} if self.vlan == 0 and present.qos is not None else self.named
+        return {name: value for name, value in wanted.items() if getattr(present, name) != value}
 
     def restricted_to(self, other: VfSettings) -> VfSettings:
-        """These values of the settings that ``other`` changes; a VLAN comes with its priority, and the two
-        rates come together, as the kernel takes them."""
+        """These values of the settings that ``other`` changes, and of those that come with them."""
         names = set(other.named)
-        for pair in ({"vlan", "qos"}, {"min_tx_rate", "max_tx_rate"}):
+        for pair in _TOGETHER:
             names |= pair if names & pair else set()
         return VfSettings(**{name: getattr(self, name) for name in names})
+
+    def iter_parts(self) -> Iterator[VfSettings]:
+        """The settings that the kernel takes one by one, with what comes with each."""
+        left = dict(self.named)
+        for name in self.named:
+            own = next((pair for pair in _TOGETHER if name in pair), {name})
+            part = {one: left.pop(one) for one in own & left.keys()}
+            if part:
+                yield VfSettings(**part)  # type: ignore[arg-type]

@@ -158,6 +158,24 @@ def test_a_virtual_function_never_sends_more_than_it_is_published_with(asked: in
     assert step.settings == VfSettings(vlan=100, max_tx_rate=rate)
 
 
+def test_a_function_keeps_to_the_bandwidth_that_it_is_published_with_also_where_nothing_is_asked() -> None:
+    had = VfSettings(trust=False, vlan=5, min_tx_rate=0, max_tx_rate=25_000)
+    vf = replace(NIC, physical_function="0000:1a:00.0", vf_index=1, bandwidth=Bandwidth(10 * 10**9, None))
+    made = plan_device(vf, HOST, NetworkConfig(), rdma_exclusive=False, vf=had)
+    assert of(SetVf, made) == [SetVf("0000:1a:00.0", 1, VfSettings(max_tx_rate=10_000))]
+    assert made.vf == VfSettings(min_tx_rate=0, max_tx_rate=25_000), "what it gets back"
+    on_top = NetworkConfig.model_validate({"interface": {"type": "macvlan"}})
+    shared = plan_device(replace(vf, shared=True), HOST, on_top, rdma_exclusive=False)
+    assert of(SetVf, shared) == [], "others have shares of it"
+
+
+def test_a_least_rate_above_the_bandwidth_of_a_function_is_refused_by_name() -> None:
+    vf = replace(NIC, physical_function="0000:1a:00.0", vf_index=1, bandwidth=Bandwidth(10 * 10**9, None))
+    asked = NetworkConfig.model_validate({"interface": {"vf": {"minTxRate": 20_000, "maxTxRate": 30_000}}})
+    with pytest.raises(ClaimError, match=r"minTxRate: 20000 Mbit/s is more than .* of 10000 Mbit/s"):
+        plan_device(vf, HOST, asked, rdma_exclusive=False, vf=VfSettings())
+
+
 # --- VRF -----------------------------------------------------------------------------------------------
 
 

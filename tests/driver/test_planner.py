@@ -46,6 +46,10 @@ PART = CounterUse("pf-0", 1, 2)
 VF_1 = replace(VF, name="vf-1", ifname="vf1", vf_index=1, counters=PART)
 VF_2 = replace(VF, name="vf-2", ifname="vf2", vf_index=2, counters=PART)
 PF = Device("pf-0", DeviceKind.NIC, ifname="pf0", pci_address=PF_ADDRESS, counters=CounterUse("pf-0", 2, 2))
+BARE_ADDRESS = "0000:3b:00.0"
+BARE_VF = replace(VF, name="bare-vf", ifname="barevf", physical_function=BARE_ADDRESS)
+BARE_PF = replace(PF, name="bare-pf", ifname="barepf", pci_address=BARE_ADDRESS, counters=None)
+"""Without a rule."""
 AWAY = Device("away", DeviceKind.NIC)
 HCA = Device("hca-0", DeviceKind.RDMA, rdma_device="mlx5_1", char_devices=(UVERBS,))
 IB = replace(
@@ -53,7 +57,10 @@ IB = replace(
 )
 GPU = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
 PARENT = Device("parent-0", DeviceKind.NIC, ifname="parent0", shared=True)
-DEVICES = {device.name: device for device in (RAIL, ETH, VF, VF_1, VF_2, PF, AWAY, HCA, IB, GPU, PARENT)}
+DEVICES = {
+    device.name: device
+    for device in (RAIL, ETH, VF, VF_1, VF_2, PF, BARE_VF, BARE_PF, AWAY, HCA, IB, GPU, PARENT)
+}
 POD = Consumer("pods", "pod", "pod-uid")
 
 Given = dict[str, Any]
@@ -433,6 +440,30 @@ def test_a_physical_function_and_its_functions_are_never_prepared_together(bench
     assert "vf-1 shares its hardware with pf-0" in bench.refusal(a_claim("d", result("vf-1"))).message
 
 
+@pytest.mark.parametrize(("first", "second"), [("vf-0", "pf-0"), ("pf-0", "vf-0")])
+def test_a_physical_function_and_its_functions_are_never_prepared_together_also_where_one_was_not_counted(
+    bench: Bench, first: str, second: str
+) -> None:
+    """The rule came, or went, while the first claim had its device."""
+    bench.plan(a_claim("a", result(first)))
+    error = bench.refusal(a_claim("b", result(second), pod="other"))
+    assert f"{second} shares its hardware with {first}" in error.message
+
+
+def test_a_physical_function_stays_while_a_function_has_settings_of_its_claim(bench: Bench) -> None:
+    """They are restored through it: the next tenant would have them."""
+    bench.plan(of_class("a", "bare-vf", vlan=100, trust=True))
+    error = bench.refusal(a_claim("b", result("bare-pf"), pod="other"))
+    assert "bare-pf shares its hardware with bare-vf" in error.message
+    on_top = a_claim("c", result("bare-pf"), pod="other", interface={"type": "macvlan"})
+    assert bench.plan(on_top).plans, "it stays on the node"
+
+
+def test_without_rules_and_settings_a_physical_function_and_its_functions_are_apart(bench: Bench) -> None:
+    bench.plan(a_claim("a", result("bare-vf")))
+    assert bench.plan(a_claim("b", result("bare-pf"), pod="other")).plans
+
+
 def of_class(uid: str, device: str, **vf: Any) -> Claim:
     claim = a_claim(uid, result(device))
     config = OpaqueConfig(ConfigSource.CLASS, "dra.net", {"interface": {"vf": vf}})
@@ -445,6 +476,15 @@ def test_what_a_virtual_function_had_is_recorded_with_what_comes_along(bench: Be
     assert plan.vf == VfSettings(trust=False, vlan=7, qos=1)
     assert bench.store.get("a") is not None
     assert [asked for asked in bench.node.asked if asked.startswith("vf ")] == [f"vf {PF_ADDRESS} 1"]
+
+
+def test_the_rate_of_a_function_with_a_bandwidth_is_recorded_also_where_nothing_is_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DEVICES, "vf-1", replace(VF_1, bandwidth=Bandwidth(10 * 10**9, None)))
+    (plan,) = bench.plan(a_claim("a", result("vf-1"))).plans
+    assert SetVf(PF_ADDRESS, 1, VfSettings(max_tx_rate=10_000)) in plan.steps
+    assert plan.vf == VfSettings(min_tx_rate=0, max_tx_rate=0)
 
 
 def test_a_device_that_is_no_virtual_function_is_not_administered(bench: Bench) -> None:

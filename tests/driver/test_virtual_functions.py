@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from dranet.driver import virtual_functions
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.publish import Inventory
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.virtual_functions import CHECK_SECONDS, RETRY_SECONDS, VirtualFunctions
+from dranet.driver.virtual_functions import CHECK_SECONDS, RETRY_SECONDS, NodeState, VirtualFunctions
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.watch import EVERYTHING, Changes
 from dranet.kernel.netlink.socket import kernel_error
@@ -27,7 +28,7 @@ from dranet.model.virtual_functions import VfSettings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.inventory.sriov import PF, TOTAL, a_pf, some_rules, vf_address
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 OTHER_PF = "0000:3b:00.0"
 NAME = "pci-0000-1a-00-0"
@@ -49,6 +50,11 @@ class Node:
         self.refusal = 0
         self.written: list[str] = []
         self.scans = 0
+        self.works, self.goes_on = threading.Event(), threading.Event()
+        """The writer gives defaults; it may go on with that."""
+        self.goes_on.set()
+        self.stopped = False
+        """Whether the writer was told to stop."""
 
     # what the scan reads
 
@@ -78,8 +84,17 @@ class Node:
         return self.counts[pf]
 
     def complete(
-        self, pf: str, functions: dict[str, tuple[int, VfSettings]], *, autoprobe: bool
+        self,
+        pf: str,
+        functions: dict[str, tuple[int, VfSettings]],
+        *,
+        autoprobe: bool,
+        is_stopping: Callable[[], bool],
     ) -> tuple[int, list[str]]:
+        self.works.set()
+        if not self.goes_on.is_set():
+            self.goes_on.wait(SECONDS)
+            self.stopped = is_stopping()
         if self.refusal:
             return 0, [kernel_error(self.refusal, "", "set vlan").message]
         missing = {a: wanted for a, (_, wanted) in functions.items() if self.settings.get(a) != wanted}
@@ -102,7 +117,14 @@ class Told(Announcer):
 class Bench:
     """A driver over the state folder and the node; another one is the driver restarted."""
 
-    def __init__(self, folder: Path, node: Node, patch: pytest.MonkeyPatch, *entries: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node: Node,
+        patch: pytest.MonkeyPatch,
+        *entries: dict[str, Any],
+        boot_id: str = "boot",
+    ) -> None:
         self.node, self.told, self.metrics = node, Told(), Metrics()
         self.policy = Policy()
         self.set_rules(*entries)
@@ -113,7 +135,13 @@ class Bench:
         self.rescans = 0
         self.inventory = Inventory(node, lambda: self.policy, self.store, self.metrics)
         self.functions = VirtualFunctions(
-            "node", self.inventory, self.store, self.work, self.told, self.metrics, self._changed
+            NodeState("node", folder / "virtual-functions.json", boot_id),
+            self.inventory,
+            self.store,
+            self.work,
+            self.told,
+            self.metrics,
+            self._changed,
         )
         patch.setattr(virtual_functions, "_open_writer", lambda: nullcontext(node))
         patch.setattr(virtual_functions, "_loop_time", lambda: self.now)
@@ -156,10 +184,10 @@ def node() -> Node:
 def start(tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
     started: list[Bench] = []
 
-    def make(*entries: dict[str, Any]) -> Bench:
+    def make(*entries: dict[str, Any], boot_id: str = "boot") -> Bench:
         if started:
             started[-1].store.close()  # the driver before was killed
-        started.append(Bench(tmp_path, node, monkeypatch, *entries))
+        started.append(Bench(tmp_path, node, monkeypatch, *entries, boot_id=boot_id))
         return started[-1]
 
     yield make
@@ -263,6 +291,19 @@ async def test_a_function_taken_after_the_last_scan_is_not_touched(
     assert "no interface on the node" in bench.told.notes[0]
 
 
+async def test_a_function_taken_after_the_last_scan_gets_no_defaults(
+    start: Callable[..., Bench], node: Node
+) -> None:
+    """A CNI plugin sets its MAC address and moves it into a pod: the default would unbind it there."""
+    bench = start({"count": 2, "macPrefix": "02:5a:10"})
+    await bench.look()
+    bench.inventory.scan()
+    node.bound[PF], node.away = {0}, {0}
+    await bench.functions.reconcile()
+    assert await bench.settle() == [f"{PF}: defaults of 1, drivers of 1"]
+    assert vf_address(0) not in node.settings
+
+
 async def test_a_claim_that_is_being_prepared_comes_first(start: Callable[..., Bench], node: Node) -> None:
     bench = start({"count": 2})
     await bench.settle()
@@ -275,6 +316,34 @@ async def test_a_claim_that_is_being_prepared_comes_first(start: Callable[..., B
     await round_
     assert await bench.look() == []
     assert node.counts[PF] == 2
+
+
+async def test_a_driver_that_stops_keeps_its_locks_until_the_writer_has_stopped(
+    start: Callable[..., Bench], node: Node
+) -> None:
+    """The next instance prepares and attaches a function as soon as it has the lock."""
+    bench = start({"count": 2})
+    await bench.look()
+    bench.inventory.scan()
+    node.goes_on.clear()
+    round_ = asyncio.create_task(bench.functions.reconcile())
+    await until(node.works.is_set, "the writer works")
+    prepare = asyncio.create_task(_hold_a_moment(bench))
+    for _ in range(2):  # a stop, and an impatient one
+        round_.cancel()
+        await asyncio.sleep(0)
+    assert not round_.done()
+    assert not prepare.done(), "the lock is the writer's"
+    node.goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await round_
+    await prepare
+    assert node.stopped
+
+
+async def _hold_a_moment(bench: Bench) -> None:
+    async with bench.work.hold(Work.DEVICE, [vf_name(0)]):
+        pass
 
 
 async def test_a_restart_keeps_what_is_there(start: Callable[..., Bench], node: Node) -> None:
@@ -340,6 +409,29 @@ async def test_fewer_functions_than_asked_for_are_kept_and_told(
     assert bench.told.notes == [f"device {NAME}: 4 virtual functions wanted, its driver makes 3 of 4"]
     bench.set_rules({"count": 2})
     assert (await bench.settle())[0] == f"{PF}: 2"
+
+
+async def test_fewer_functions_than_asked_for_stay_when_the_driver_restarts(
+    start: Callable[..., Bench], node: Node
+) -> None:
+    node.most = 3
+    await start({"count": 4}).settle()
+    bench = start({"count": 4})
+    assert await bench.settle() == []
+    assert bench.told.notes == [f"device {NAME}: 4 virtual functions wanted, its driver makes 3 of 4"]
+    assert (await start({"count": 4}, boot_id="next").look()) == [f"{PF}: 4"], "its driver may be another"
+
+
+async def test_what_was_made_is_asked_for_again_where_its_file_is_damaged(
+    start: Callable[..., Bench], node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.most = 3
+    await start({"count": 4}).settle()
+    for content in (b"{", b"[]", b'{"bootId": 1}', b"\xff"):
+        (tmp_path / "virtual-functions.json").write_bytes(content)
+        caplog.clear()
+        assert (await start({"count": 4}).settle())[0] == f"{PF}: 4"
+        assert "virtual-functions.json cannot be read" in caplog.text
 
 
 async def test_each_physical_function_is_told_of(start: Callable[..., Bench], node: Node) -> None:

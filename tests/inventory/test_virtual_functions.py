@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import plan_slices
 from dranet.inventory.virtual_functions import PfTarget, VfRules, parse_vf_rules, plan_virtual_functions
+from dranet.model.attributes import IFNAME
 from dranet.model.device import Bandwidth
 from dranet.model.facts import Address, NodeFacts
 from dranet.model.virtual_functions import VfSettings
@@ -221,6 +223,30 @@ def test_a_physical_function_takes_all_of_what_its_functions_share() -> None:
 @pytest.mark.parametrize("policy", [Policy(), Policy(virtual_functions=some_rules())], ids=["off", "no rule"])
 def test_without_a_rule_devices_have_no_counters(policy: Policy) -> None:
     assert not any(d.device.counters for d in take_inventory(a_node(2), {}, policy))
+
+
+class Named:
+    """``shared_devices`` with these links."""
+
+    def __init__(self, *ifnames: str) -> None:
+        self._ifnames = ifnames
+
+    def matches(self, attributes: Mapping[str, Any]) -> bool:
+        return attributes.get(IFNAME.qualified) in self._ifnames
+
+
+def counters_of(policy: Policy) -> dict[str, int]:
+    decisions = take_inventory(with_speed(a_node(2), 100_000), {}, policy)
+    return {d.device.ifname: d.device.counters.amount for d in decisions if d.device.counters}
+
+
+def test_a_shared_physical_function_takes_nothing_of_its_functions() -> None:
+    """It stays on the node. The scheduler would take all of the counter with each share, where it knows no
+    capacity of it, and so give out one."""
+    policy = Policy(virtual_functions=some_rules({"count": 2}), shared=Named("pf2"))
+    assert counters_of(policy) == {}
+    assert counters_of(replace(policy, default_bandwidth=GIGABIT)) == {"pf2": 2, "pf2v0": 1, "pf2v1": 1}
+    assert counters_of(replace(policy, shared=Named("pf2v0"))) == {"pf2": 1, "pf2v1": 1}
 
 
 def test_functions_of_an_uplink_share_nothing() -> None:

@@ -18,8 +18,9 @@ from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.rtnl import set_link_request
 from dranet.kernel.netlink.socket import NETLINK_RDMA, NetlinkSocket, Request
 from dranet.model.facts import Address, Link, Route
-from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, Step
+from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, SetVf, Step
 from dranet.model.status import AttachedLink, AttachedRoute
+from dranet.model.virtual_functions import VfSettings
 from tests.kernel.plans import attach_from, detach_to, make_checks_last, make_plan, with_move
 from tests.support.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
 from tests.support.waiting import wait_until
@@ -525,6 +526,20 @@ def test_a_device_that_cannot_come_back_is_neither_restored_nor_missing(
     assert problem.startswith("dev-eth1: move back eth1: ")
     assert detach_to(node, pod, *plans) == DetachReport(restored=("dev-eth1", "dev-eth2"))
     wait_unchanged(before, node)
+
+
+def test_settings_of_a_missing_function_that_cannot_be_restored_are_told(
+    node: Namespace, pod: Namespace
+) -> None:
+    """Its link is gone, as its driver was unbound; the function has them still, for its next user."""
+    plan = make_plan(node, "eth1", "net1")
+    step = SetVf("0000:ff:00.0", 0, VfSettings(vlan=7))
+    plan = replace(plan, steps=(*plan.steps, step), vf=VfSettings(vlan=0))
+    node.ip_lines("link del eth1\n")
+    report = detach_to(node, pod, plan)
+    assert (report.restored, report.missing) == ((), ("dev-eth1",))
+    (problem,) = report.problems
+    assert problem.startswith("dev-eth1: virtual function 0 cannot be administered")
 
 
 def test_a_route_that_cannot_be_given_back_is_a_problem_of_a_restored_device(

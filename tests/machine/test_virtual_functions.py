@@ -16,7 +16,7 @@ from dranet import failpoints
 from dranet.claims.plan.device import plan_device
 from dranet.driver.instances.members import WorkLocks
 from dranet.driver.publish import Inventory
-from dranet.driver.virtual_functions import VirtualFunctions
+from dranet.driver.virtual_functions import NodeState, VirtualFunctions
 from dranet.errors import DeviceError, KernelError
 from dranet.failpoints import Failpoint
 from dranet.inventory.build import build_devices
@@ -295,7 +295,13 @@ def keep_functions(folder: Path, wanted: VfRules) -> None:
     )
     changes = [True]
     functions = VirtualFunctions(
-        "node", inventory, store, WorkLocks(store.folder), Told(), metrics, lambda: changes.append(True)
+        NodeState("node", folder / "virtual-functions.json", "boot"),
+        inventory,
+        store,
+        WorkLocks(store.folder),
+        Told(),
+        metrics,
+        lambda: changes.append(True),
     )
 
     async def run() -> None:

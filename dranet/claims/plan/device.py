@@ -254,30 +254,39 @@ def _check(inputs: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
 
 
 def _check_vf(inputs: PlanInput) -> Iterator[str]:
-    named = inputs.config.interface.vf.settings.named
-    if named and inputs.device.vf_index is None:
+    device, asked = inputs.device, inputs.config.interface.vf.settings
+    if not asked.is_empty and device.vf_index is None:
         yield "interface.vf: the device is no SR-IOV virtual function, so there is nothing to administer"
-    elif named and inputs.vf is None:
+    elif not limit_vf(device, inputs.config).is_empty and device.vf_index is not None and inputs.vf is None:
         yield "interface.vf: the physical function does not report this virtual function"
+    least = asked.min_tx_rate or 0
+    if device.bandwidth is not None and least * MEGABIT > device.bandwidth.total:
+        most = device.bandwidth.total // MEGABIT
+        yield (
+            f"interface.vf.minTxRate: {least} Mbit/s is more than the device's bandwidth of {most} Mbit/s, "
+            "which stays its limit"
+        )
 
 
 def _plan_vf(inputs: PlanInput) -> Iterator[SetVf]:
-    device, settings = inputs.device, _limit_vf(inputs)
+    device, settings = inputs.device, limit_vf(inputs.device, inputs.config)
     if not settings.is_empty and device.vf_index is not None:
         yield SetVf(device.physical_function, device.vf_index, settings)
 
 
-def _limit_vf(inputs: PlanInput) -> VfSettings:
-    """What the config sets; the bandwidth that the device is published with stays its limit."""
-    settings, bandwidth = inputs.config.interface.vf.settings, inputs.device.bandwidth
-    if bandwidth is None or settings.max_tx_rate is None:
+def limit_vf(device: Device, config: NetworkConfig) -> VfSettings:
+    """What the config sets on a virtual function; the bandwidth that it is published with stays its limit.
+    One without shares has that limit also where the config does not name it: its rule may have left it
+    without, as while a claim had it."""
+    settings, bandwidth = config.interface.vf.settings, device.bandwidth
+    if device.vf_index is None or bandwidth is None or (device.shared and settings.max_tx_rate is None):
         return settings
     most = bandwidth.total // MEGABIT
     return replace(settings, max_tx_rate=min(settings.max_tx_rate or most, most))
 
 
 def _record_vf(inputs: PlanInput) -> VfSettings | None:
-    settings = inputs.config.interface.vf.settings
+    settings = limit_vf(inputs.device, inputs.config)
     return None if settings.is_empty or inputs.vf is None else inputs.vf.restricted_to(settings)
 
 

@@ -81,8 +81,10 @@ def detach(
             try:
                 problems += _return_device(plan, home, pod, interrupts)
                 restored.append(plan.device)
-            except LinkMissing:
+            except LinkMissing:  # a function may be there without its link, and the next one to have it
                 missing.append(plan.device)
+                unset = restore_vf(home.rtnl, interrupts.sysfs_root, plan)
+                problems += [f"{plan.device}: {problem}" for problem in unset]
             except DranetError as error:
                 problems.append(f"{plan.device}: {error.message}")
         return DetachReport(tuple(restored), tuple(missing), tuple(problems))
@@ -107,11 +109,7 @@ def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: I
         delete_sublink(pod, creation)
         reached(Failpoint.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
-        try:
-            problems += return_link(plan, plan.host, home, pod, interrupts)
-        except LinkMissing:  # the function may be there without its link, and the next one to have it
-            restore_vf(home.rtnl, interrupts.sysfs_root, plan)
-            raise
+        problems += return_link(plan, plan.host, home, pod, interrupts)
         problems += restore_vf(home.rtnl, interrupts.sysfs_root, plan)
         reached(Failpoint.RELEASE_LINK_RESTORED)
     else:
