@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ from tests.support.namespaces import Namespace
 pytestmark = pytest.mark.kernel
 
 NIC = Device("nic-1", DeviceKind.NIC, {"dra.net/rail": 3}, ifname="eth1", shared=True)
+SECOND = replace(NIC, name="nic-2")
+"""Of the same rail."""
 OWNER = "02:77:00:00:00:05"
 POOL = {
     "rails": 8,
@@ -78,6 +81,7 @@ class Told(Announcer):
 class Bench:
     def __init__(self, folder: Path, mode: AddressConflicts, probe: Any = find_conflicts) -> None:
         self.claims: dict[str, Claim] = {}
+        self.offered = {device.name: device for device in (NIC, SECOND)}
         self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.told, self.metrics = Told(), Metrics()
@@ -90,7 +94,7 @@ class Bench:
             boot_id="boot",
             sources=PrepareSources(
                 fetch=self._fetch,
-                get_offered=lambda _: NIC,
+                get_offered=lambda name: self.offered[name],
                 is_runtime_ready=lambda: True,
                 find_ipam=IpamFile(folder / "ipam.json").find,
                 find_node=lambda: PoolNode("gpu-node-20"),
@@ -196,6 +200,39 @@ def test_claims_of_one_device_get_its_slots_until_none_is_left(
         await bench.preparer.unprepare([one.ref])
         assert await bench.prepare(three) == ""
         assert len({addresses[0] for addresses in bench.addresses}) == 2
+
+    in_node(node, walk)
+
+
+@pytest.mark.parametrize("are_shares", [True, False])
+def test_claims_of_two_devices_of_a_rail_that_are_prepared_at_once_get_different_addresses(
+    node: Namespace, make_bench: Callable[..., Bench], are_shares: bool
+) -> None:
+    both_decoded = threading.Barrier(2)
+    first_rounds = iter([both_decoded, both_decoded])
+
+    def probe(*_: object) -> tuple[Conflict, ...]:
+        barrier = next(first_rounds, None)
+        if barrier is not None:
+            barrier.wait(30)
+        return ()
+
+    bench = make_bench(AddressConflicts.WARN, probe)
+    share = a_claim(2)
+    claims = [a_claim(1), replace(share, results=(replace(share.results[0], device=SECOND.name),))]
+    if not are_shares:
+        claims = [replace(c, results=(replace(c.results[0], share_id=None),)) for c in claims]
+        bench.offered = {name: replace(one, shared=False) for name, one in bench.offered.items()}
+
+    async def walk() -> None:
+        errors = await asyncio.gather(*map(bench.prepare, claims))
+        if are_shares:
+            assert errors == ["", ""]
+            assert sorted(one[0] for one in bench.addresses) == ["10.3.0.40/16", "10.3.0.41/16"]
+        else:
+            assert sorted(map(bool, errors)) == [False, True]
+            assert "10.3.0.40 is already that of device nic-" in max(errors)
+            assert len(bench.addresses) == 1
 
     in_node(node, walk)
 
