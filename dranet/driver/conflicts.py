@@ -34,12 +34,14 @@ class ConflictCheck:
         self,
         mode: AddressConflicts,
         store: ClaimStore,
+        boot_id: str,
         announcer: Announcer,
         metrics: Metrics,
         probe: Probe = find_conflicts,
     ) -> None:
         self._mode = mode
         self._store = store
+        self._boot_id = boot_id
         self._announcer = announcer
         self._metrics = metrics.ipam
         self._probe = probe
@@ -90,9 +92,10 @@ class ConflictCheck:
     def _find_held(
         self, decoded: DecodedClaim, device: DecodedDevice, wanted: Sequence[str]
     ) -> Iterator[str]:
-        """What other links on top of the same device have: the kernel does not ask them."""
+        """What other links on top of the same device have, or will have: the kernel does not ask them. The
+        caller holds the device, so none comes before this claim is committed."""
         for record in self._store.get_all():
-            if record.claim.uid == decoded.claim.uid or not record.netns_path:
+            if record.claim.uid == decoded.claim.uid or record.boot_id != self._boot_id:
                 continue
             for address in _planned(record, device.device.name):
                 if address in wanted:

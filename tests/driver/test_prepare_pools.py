@@ -88,7 +88,7 @@ class Bench:
         gate = StartGate(folder)
         self.attachments = Attachments(self.store, gate)
         off = mode is AddressConflicts.OFF
-        check = ConflictCheck(mode, self.store, self.told, self.metrics, probe).check
+        check = ConflictCheck(mode, self.store, "boot", self.told, self.metrics, probe).check
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id="boot",
@@ -266,15 +266,17 @@ def test_an_address_in_use_elsewhere_is_reported_or_refused_until_it_is_free(
     in_node(node, walk)
 
 
+@pytest.mark.parametrize("is_attached", [True, False])
 def test_the_address_of_another_link_on_the_same_device_is_a_conflict(
-    node: Namespace, pod: Namespace, make_bench: Callable[..., Bench]
+    node: Namespace, pod: Namespace, make_bench: Callable[..., Bench], is_attached: bool
 ) -> None:
     bench = make_bench(AddressConflicts.REFUSE)
     sandbox = PodSandbox("s", "pod-1", "team", "pod-1", f"/run/netns/{pod.name}")
 
     async def walk() -> None:
         assert await bench.prepare(with_addresses(a_claim(1), "10.9.0.1/24")) == ""
-        await asyncio.to_thread(bench.attachments.attach_pod, sandbox, deadline=1e9)
+        if is_attached:
+            await asyncio.to_thread(bench.attachments.attach_pod, sandbox, deadline=1e9)
         error = await bench.prepare(with_addresses(a_claim(2), "10.9.0.1/16"))
         assert "10.9.0.1 is in use by claim team/claim-1 (pod team/pod-1)" in error
 
