@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dranet.driver.executor import NotedThreadPool
 from dranet.driver.ipam import Obtained
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DeviceError, KernelError, Reason
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+THREADS = 16
 Probe = Callable[[str, Sequence[str], bool], "tuple[Conflict, ...] | Unprobed"]
 """Link, addresses, and whether the link itself will have them."""
 
@@ -73,7 +75,7 @@ class ConflictCheck:
             return texts  # its network has no link yet
         try:
             call = functools.partial(self._probe, device.device.ifname, wanted, not device.is_on_top)
-            found = await asyncio.to_thread(call)
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except KernelError as error:
             self._note_unprobed(name, str(error))
             return texts
@@ -84,6 +86,11 @@ class ConflictCheck:
             if conflict.proxy:
                 log.info("not a conflict: %s answers for every address (proxy ARP)", conflict.describe())
         return [*texts, *(f"device {name}: {one.describe()}" for one in found if not one.proxy)]
+
+    @functools.cached_property
+    def _threads(self) -> NotedThreadPool:
+        """A pool of its own: a probe takes most of a second, and must not keep the driver from scanning."""
+        return NotedThreadPool(THREADS, thread_name_prefix="probe")
 
     def _note_unprobed(self, device: str, why: str) -> None:
         self._metrics.unprobed.inc()

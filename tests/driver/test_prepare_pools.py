@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from dranet.store.journal import FOLDER
 from dranet.telemetry import Metrics
 from dranet.view.ipam_file import IpamFile
 from tests.support.namespaces import Namespace
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kernel
 
@@ -262,6 +264,28 @@ def test_an_address_in_use_elsewhere_is_reported_or_refused_until_it_is_free(
         assert not bench.store.get_all()
         fabric.ip("addr", "flush", "dev", "p-eth1")
         assert await bench.prepare(claim) == ""
+
+    in_node(node, walk)
+
+
+def test_probes_keep_no_thread_from_scans_and_other_claims(
+    node: Namespace, make_bench: Callable[..., Bench]
+) -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def probe(*_: object) -> tuple[Conflict, ...]:
+        is_asked.set()
+        assert may_answer.wait(20)
+        return ()
+
+    bench = make_bench(AddressConflicts.REFUSE, probe)
+
+    async def walk() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        preparing = asyncio.create_task(bench.prepare(a_claim()))
+        await until(is_asked.is_set)
+        await asyncio.to_thread(may_answer.set)
+        assert await preparing == ""
 
     in_node(node, walk)
 
