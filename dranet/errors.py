@@ -106,6 +106,12 @@ class DeviceHeldError(DeviceError):
         self.holder = holder
 
 
+class AddressTakenError(DeviceError):
+    """Another claim has got an address of the pool since it was chosen; the next attempt chooses another."""
+
+    default_reason = Reason.ADDRESS_CONFLICT
+
+
 class KernelError(DranetError):
     """The kernel refused. ``errno`` is the kernel's, ``operation`` what was tried, ``link`` on what."""
 

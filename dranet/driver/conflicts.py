@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dranet.driver.executor import NotedThreadPool
 from dranet.driver.ipam import Obtained
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DeviceError, KernelError, Reason
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+THREADS = 16
 Probe = Callable[[str, Sequence[str], bool], "tuple[Conflict, ...] | Unprobed"]
 """Link, addresses, and whether the link itself will have them."""
 
@@ -34,12 +36,14 @@ class ConflictCheck:
         self,
         mode: AddressConflicts,
         store: ClaimStore,
+        boot_id: str,
         announcer: Announcer,
         metrics: Metrics,
         probe: Probe = find_conflicts,
     ) -> None:
         self._mode = mode
         self._store = store
+        self._boot_id = boot_id
         self._announcer = announcer
         self._metrics = metrics.ipam
         self._probe = probe
@@ -71,7 +75,7 @@ class ConflictCheck:
             return texts  # its network has no link yet
         try:
             call = functools.partial(self._probe, device.device.ifname, wanted, not device.is_on_top)
-            found = await asyncio.to_thread(call)
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except KernelError as error:
             self._note_unprobed(name, str(error))
             return texts
@@ -83,6 +87,11 @@ class ConflictCheck:
                 log.info("not a conflict: %s answers for every address (proxy ARP)", conflict.describe())
         return [*texts, *(f"device {name}: {one.describe()}" for one in found if not one.proxy)]
 
+    @functools.cached_property
+    def _threads(self) -> NotedThreadPool:
+        """A pool of its own: a probe takes most of a second, and must not keep the driver from scanning."""
+        return NotedThreadPool(THREADS, thread_name_prefix="probe")
+
     def _note_unprobed(self, device: str, why: str) -> None:
         self._metrics.unprobed.inc()
         log.warning("device %s: its addresses are not probed for: %s", device, why)
@@ -90,9 +99,10 @@ class ConflictCheck:
     def _find_held(
         self, decoded: DecodedClaim, device: DecodedDevice, wanted: Sequence[str]
     ) -> Iterator[str]:
-        """What other links on top of the same device have: the kernel does not ask them."""
+        """What other links on top of the same device have, or will have: the kernel does not ask them. The
+        caller holds the device, so none comes before this claim is committed."""
         for record in self._store.get_all():
-            if record.claim.uid == decoded.claim.uid or not record.netns_path:
+            if record.claim.uid == decoded.claim.uid or record.boot_id != self._boot_id:
                 continue
             for address in _planned(record, device.device.name):
                 if address in wanted:

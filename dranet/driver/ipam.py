@@ -15,7 +15,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -48,6 +48,10 @@ THREADS = 16
 """A plugin that hangs holds one until it is killed."""
 ORPHAN_SECONDS = 5.0
 """How long a Prepare waits for a plugin that an earlier driver has left running."""
+LOOK_SECONDS = 20.0
+"""How long a reconcile goes on to release, and to check; with plugins that hang, the next does the rest."""
+CHECKS_AT_ONCE = 4
+"""The other threads are for claims that are prepared and unprepared meanwhile."""
 KIND: Literal["ipam"] = "ipam"
 
 
@@ -148,6 +152,8 @@ class Ipam:
         """By claim UID: since when addresses are not released."""
         self._failed_checks: frozenset[str] = frozenset()
         """UIDs of claims."""
+        self._last_looked = self._last_checked = ""
+        """UIDs of claims; the next look begins after them."""
         self._metrics.unreleased.set_function(lambda: len(self._unreleased))
         self._metrics.unreleased_seconds.set_function(self._oldest_seconds)
         self._metrics.failed_checks.set_function(lambda: len(self._failed_checks))
@@ -239,7 +245,8 @@ class Ipam:
         unused = await asyncio.to_thread(self._find_unused, claim_uid)
         if not unused:
             return
-        await asyncio.to_thread(self._journal.wait_for_programs, claim_uid, ORPHAN_SECONDS)
+        wait = functools.partial(self._journal.wait_for_programs, claim_uid, ORPHAN_SECONDS)
+        await self._in_thread(wait)
         calls = (self._delete(claim_uid, entry) for entry in unused)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = [entry for entry, error in zip(unused, answers, strict=True) if error is None]
@@ -270,17 +277,21 @@ class Ipam:
     # --- reconcile ---
 
     async def look(self, work: WorkLocks) -> None:
-        """Release what no claim uses, and check what claims use. Raises DranetError where the disk or
-        another instance keeps it from looking; the rest is looked at first."""
+        """Release what no claim uses, and check what claims use, both for a limited time. Raises DranetError
+        where the disk or another instance keeps it from looking; the rest is looked at first."""
         failure: DranetError | None = None
-        for claim_uid in await asyncio.to_thread(self._journal.list_claims):
+        is_over = _timer(LOOK_SECONDS)
+        for claim_uid in _begin_after(self._last_looked, await asyncio.to_thread(self._journal.list_claims)):
+            self._last_looked = claim_uid
             try:
                 if await asyncio.to_thread(self._is_left, claim_uid):
                     async with work.hold(Work.CLAIM, [claim_uid]):
                         await self._release_left_over(claim_uid)
             except DranetError as error:
                 failure = failure or error
-        await self._check_all()
+            if is_over():
+                break
+        await self._check_all(work)
         if failure is not None:
             raise failure
 
@@ -295,29 +306,48 @@ class Ipam:
         if noted is not None and await asyncio.to_thread(self._is_left, claim_uid):
             await self.release_unused(noted.claim)
 
-    async def _check_all(self) -> None:
-        records = [record for record in self._store.get_all() if _answers(record)]
-        found = await asyncio.gather(*map(self._check, records))
-        self._failed_checks = frozenset(filter(None, found))
+    async def _check_all(self, work: WorkLocks) -> None:
+        records = {record.claim.uid: record for record in self._store.get_all() if _answers(record)}
+        order = _begin_after(self._last_checked, records)
+        turns, is_over = asyncio.Semaphore(CHECKS_AT_ONCE), _timer(LOOK_SECONDS)
 
-    async def _check(self, record: PreparedClaim) -> str:
-        """The claim's UID, if its addresses are, by a plugin, no longer its own."""
+        async def check(uid: str) -> bool:
+            async with turns:
+                if uid != order[0] and is_over():
+                    return uid in self._failed_checks  # as it was
+                self._last_checked = uid
+                return await self._has_lost_address(records[uid], work)
+
+        found = await asyncio.gather(*map(check, order))
+        self._failed_checks = frozenset(uid for uid, is_lost in zip(order, found, strict=True) if is_lost)
+
+    async def _has_lost_address(self, record: PreparedClaim, work: WorkLocks) -> bool:
+        """Whether, by a plugin, the claim's addresses are no longer its own. An Unprepare waits meanwhile: it
+        would take our plugin for one that an earlier driver has left running."""
         uid = record.claim.uid
-        for request, answer in await asyncio.to_thread(self._find_checks, record):
-            try:
-                await self._call(IpamCommand.CHECK, uid, self._client.check, request, answer)
-            except IpamError as error:
-                if request.key not in self._find_used(uid):  # unprepared meanwhile
-                    return ""
-                if uid not in self._failed_checks:
-                    self._announcer.address_check_failed(record, error)
-                return uid
-            except DranetError as error:
-                log.debug("addresses of %s are not checked: %s", record.claim, error)
-        return ""
+        try:
+            async with work.hold(Work.CLAIM, [uid]):
+                checks = await asyncio.to_thread(self._find_checks, uid)
+                failure = await self._find_failure(uid, checks)
+        except DranetError as error:
+            log.debug("addresses of %s are not checked: %s", record.claim, error)
+            return False
+        if failure is not None and uid not in self._failed_checks:
+            self._announcer.address_check_failed(record, failure)
+        return failure is not None
 
-    def _find_checks(self, record: PreparedClaim) -> list[tuple[IpamRequest, IpamAnswer]]:
-        noted, answers = self._journal.read(record.claim.uid), _answers(record)
+    async def _find_failure(
+        self, claim_uid: str, checks: Sequence[tuple[IpamRequest, IpamAnswer]]
+    ) -> IpamError | None:
+        for request, answer in checks:
+            try:
+                await self._call(IpamCommand.CHECK, claim_uid, self._client.check, request, answer)
+            except IpamError as error:
+                return error
+        return None
+
+    def _find_checks(self, claim_uid: str) -> list[tuple[IpamRequest, IpamAnswer]]:
+        noted, answers = self._journal.read(claim_uid), self._find_used(claim_uid)
         entries = noted.entries if noted is not None else ()
         requests = [_decode(entry) for entry in entries if entry.kind == KIND]
         return [(request, answers[request.key]) for request in requests if request.key in answers]
@@ -335,11 +365,14 @@ class Ipam:
         start = time.perf_counter()
         try:
             work = functools.partial(self._run, claim_uid, call, *arguments)
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            answer = await self._in_thread(work)
             outcome = Outcome.SUCCESS
         finally:
             self._metrics.seconds.labels(command, outcome).observe(time.perf_counter() - start)
         return answer
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _run(self, claim_uid: str, call: Callable[..., T], *arguments: Any) -> T:
         with self._journal.running(claim_uid) as inherited:
@@ -349,6 +382,17 @@ class Ipam:
     def _threads(self) -> NotedThreadPool:
         """A pool of its own: a plugin that hangs must not keep the driver from scanning."""
         return NotedThreadPool(THREADS, thread_name_prefix="ipam")
+
+
+def _begin_after(last: str, claim_uids: Iterable[str]) -> list[str]:
+    """In turn, so that those that take all the time are not the same each time."""
+    return sorted(claim_uids, key=lambda uid: (uid <= last, uid))
+
+
+def _timer(seconds: float) -> Callable[[], bool]:
+    """Returns whether that time is over."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
 
 
 Key = tuple[object, object]

@@ -154,7 +154,7 @@ class OptionalServices(ABC):
             return None
         from dranet.driver.conflicts import ConflictCheck
 
-        return ConflictCheck(mode, self.store, self._announcer, self._metrics).check
+        return ConflictCheck(mode, self.store, self._boot_id, self._announcer, self._metrics).check
 
     async def _look_outside(self) -> None:
         """At what was taken for claims outside of the node."""

@@ -164,10 +164,11 @@ class Planner:
         return DecodedClaim(claim.ref, pod, devices, dhcp, requests, ipam, others, pooled)
 
     def plan(self, decoded: DecodedClaim, obtained: Obtained) -> PreparedClaim:
-        """Plan every device of the claim that is ours; whether they are free is looked at again. Raises
-        ClaimError for what a device, or those of the pod together, cannot have (every bad field at once),
-        DeviceError for one that is gone or busy, and KernelError."""
+        """Plan every device of the claim that is ours; whether they and the addresses are free is looked at
+        again. Raises ClaimError for what a device, or those of the pod together, cannot have (every bad field
+        at once), DeviceError for one that is gone or busy, AddressTakenError, and KernelError."""
         self._check_free(decoded.claim, decoded.devices)
+        self._check_pooled(decoded)
         obtained = replace(obtained, addresses={**decoded.pooled, **obtained.addresses})
         devices = self._plan_all(decoded, obtained)
         record = PreparedClaim(
@@ -254,19 +255,28 @@ class Planner:
     def _take_from_pools(
         self, claim: ClaimRef, devices: Sequence[DecodedDevice], sources: Mapping[str, AddressSource]
     ) -> Mapping[str, IpamAnswer]:
-        """The caller holds the devices, so no other claim gets a share of them meanwhile."""
+        """The caller holds the devices, so no other claim gets a share of them meanwhile. One for another
+        device of the rail may: :meth:`plan` looks again."""
         pools = {name: source for name, source in sources.items() if not isinstance(source, CniNetwork)}
         if not pools:
             return {}
         from dranet.driver.pools import take_addresses
 
-        others = [plan for other in self._get_others(claim) for plan in other.plans]
         wanted = [
             (d.key, d.device, bool(d.result.share_id), d.config.interface.ipam or "")
             for d in devices
             if d.is_link
         ]
-        return take_addresses(pools, self._find_node(), wanted, others)
+        return take_addresses(pools, self._find_node(), wanted, self._plans_of_others(claim))
+
+    def _check_pooled(self, decoded: DecodedClaim) -> None:
+        if decoded.pooled:
+            from dranet.driver.pools import check_not_taken
+
+            check_not_taken(decoded.pooled, self._plans_of_others(decoded.claim))
+
+    def _plans_of_others(self, claim: ClaimRef) -> list[AttachPlan]:
+        return [plan for other in self._get_others(claim) for plan in other.plans]
 
     def _plan_all(self, decoded: DecodedClaim, obtained: Obtained) -> tuple[PreparedDevice, ...]:
         """Every device is checked before the first error is raised, so that none hides another's."""

@@ -30,7 +30,15 @@ from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.ipam import Ipam, Obtained, no_ipam_file
 from dranet.driver.leases import LeaseRequest, Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
-from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, ProviderError, Reason
+from dranet.errors import (
+    AddressTakenError,
+    ClaimError,
+    DeviceHeldError,
+    DranetError,
+    ProtocolError,
+    ProviderError,
+    Reason,
+)
 from dranet.failpoints import Failpoint, reached
 from dranet.inventory.slices import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
@@ -50,6 +58,9 @@ log = logging.getLogger(__name__)
 
 RETURN_WAIT_SECONDS = 20.0
 """How long an Unprepare, which has 30 s, waits for NICs on their way back from a dead namespace."""
+ADDRESS_ATTEMPTS = 8
+"""How often a Prepare chooses addresses of a pool before the kubelet has to ask again; with each, another
+claim was quicker."""
 T = TypeVar("T")
 
 
@@ -204,11 +215,19 @@ class Preparer:
             refresh = self._sources.refresh_gpu_owners
             if refresh is not None and any(map(may_be_gpu, self._devices_of(claim))):
                 await refresh()
-            decoded = await self._decode_with_profiles(claim)
-            if decoded.dhcp or decoded.ipam:
-                self._check_runtime()
-            async with self._obtained(decoded, decoded.dhcp) as obtained:
-                return await _run_cancellable(partial(self._plan_and_commit, claim, decoded, obtained))
+            for _ in range(ADDRESS_ATTEMPTS - 1):
+                with contextlib.suppress(AddressTakenError):
+                    return await self._prepare_held(claim)
+            return await self._prepare_held(claim)
+
+    async def _prepare_held(self, claim: Claim) -> PreparedClaim:
+        """The caller holds the devices. Raises AddressTakenError where a claim for other devices was
+        quicker."""
+        decoded = await self._decode_with_profiles(claim)
+        if decoded.dhcp or decoded.ipam:
+            self._check_runtime()
+        async with self._obtained(decoded, decoded.dhcp) as obtained:
+            return await _run_cancellable(partial(self._plan_and_commit, claim, decoded, obtained))
 
     @contextlib.asynccontextmanager
     async def _obtained(self, decoded: DecodedClaim, dhcp: Sequence[LeaseRequest]) -> AsyncIterator[Obtained]:

@@ -52,11 +52,11 @@ def run_program(
             pass_fds=[inherited],
             start_new_session=True,
         )
-    with process:
-        try:
-            return _listen(process, time.monotonic() + seconds)
-        finally:
-            _end(process)
+    try:
+        return _listen(process, time.monotonic() + seconds)
+    finally:
+        _end(process)
+        _close_pipes(process)
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float) -> Outcome:
@@ -84,6 +84,14 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> Outcome:
     _end(process)
     output, errors = map(bytes, printed.values())
     return Outcome(process.returncode or 0, output, errors, is_late, is_too_long)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    """Not by ``with process``: that waits without limit for a program that the kernel keeps. The next program
+    that is started lets :mod:`subprocess` reap those that have ended since."""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

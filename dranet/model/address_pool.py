@@ -184,8 +184,10 @@ class AddressPool(Struct, frozen=True):
         return f"{own}/{length}", other if self.has_gateway else None
 
     def _routes(self, rail: Rail, gateways: Sequence[IpAddress]) -> Iterator[IpamRoute]:
-        others = [net for other in self.rails if other is not rail for net in other.subnets]
-        destinations = [*(others if self.routes_to_rails else ()), *self.routes]
+        # A point-to-point link has only the switch on it: the peers of its own rail are also behind that.
+        behind = [other for other in self.rails if self.point_to_point or other is not rail]
+        subnets = [subnet for other in behind for subnet in other.subnets]
+        destinations = [*(subnets if self.routes_to_rails else ()), *self.routes]
         for gateway in gateways:
             for destination in destinations:
                 if destination.version == gateway.version:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,13 +44,15 @@ def _describe(document: Document, name: str, problem: IpamProblem) -> str:
 
 
 class IpamFile:
-    """Keeps the sources fresh; ask it from one thread at a time. Raises SettingsError where the file cannot
-    be used when it is made; later the last good one stays in force."""
+    """Keeps the sources fresh; claims ask it from several threads at once. Raises SettingsError where the
+    file cannot be used when it is made; later the last good one stays in force."""
 
     def __init__(self, file: Path, driver: str = DOMAIN) -> None:
         self._file = file
         self._driver = driver
         self._sources, self._stamp = read_ipam_file(file, driver)
+        self._looking = threading.Lock()
+        """Its stamp is noted before its content is read: others meanwhile would get the last sources."""
         self.problem = ""
         """Why the file, as it is now, is not in force; empty while it is."""
 
@@ -60,6 +63,10 @@ class IpamFile:
 
     def get(self) -> Mapping[str, AddressSource]:
         """Blocking: looks at the file, and reads it if it has changed."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> Mapping[str, AddressSource]:
         stamp = read_stamp(self._file)
         if stamp == self._stamp:
             return self._sources

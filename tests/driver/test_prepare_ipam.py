@@ -96,9 +96,9 @@ class Bench:
         gate, self.metrics = StartGate(folder), Metrics()
         self.work = WorkLocks(self.store.folder)
         self.attachments = Attachments(self.store, gate)
-        client = IpamClient([plugins or find_plugins("host-local")])
+        self.client = IpamClient([plugins or find_plugins("host-local")])
         sources = IpamFile(folder / "ipam.json")
-        self.ipam = Ipam(self.store, boot_id, self.told, self.metrics, client, sources, lambda: self.now)
+        self.ipam = Ipam(self.store, boot_id, self.told, self.metrics, self.client, sources, lambda: self.now)
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id=boot_id,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,13 @@ from dranet.store.journal import FOLDER
 from dranet.telemetry import Metrics
 from dranet.view.ipam_file import IpamFile
 from tests.support.namespaces import Namespace
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kernel
 
 NIC = Device("nic-1", DeviceKind.NIC, {"dra.net/rail": 3}, ifname="eth1", shared=True)
+SECOND = replace(NIC, name="nic-2")
+"""Of the same rail."""
 OWNER = "02:77:00:00:00:05"
 POOL = {
     "rails": 8,
@@ -78,19 +83,20 @@ class Told(Announcer):
 class Bench:
     def __init__(self, folder: Path, mode: AddressConflicts, probe: Any = find_conflicts) -> None:
         self.claims: dict[str, Claim] = {}
+        self.offered = {device.name: device for device in (NIC, SECOND)}
         self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.told, self.metrics = Told(), Metrics()
         gate = StartGate(folder)
         self.attachments = Attachments(self.store, gate)
         off = mode is AddressConflicts.OFF
-        check = ConflictCheck(mode, self.store, self.told, self.metrics, probe).check
+        check = ConflictCheck(mode, self.store, "boot", self.told, self.metrics, probe).check
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id="boot",
             sources=PrepareSources(
                 fetch=self._fetch,
-                get_offered=lambda _: NIC,
+                get_offered=lambda name: self.offered[name],
                 is_runtime_ready=lambda: True,
                 find_ipam=IpamFile(folder / "ipam.json").find,
                 find_node=lambda: PoolNode("gpu-node-20"),
@@ -200,6 +206,39 @@ def test_claims_of_one_device_get_its_slots_until_none_is_left(
     in_node(node, walk)
 
 
+@pytest.mark.parametrize("are_shares", [True, False])
+def test_claims_of_two_devices_of_a_rail_that_are_prepared_at_once_get_different_addresses(
+    node: Namespace, make_bench: Callable[..., Bench], are_shares: bool
+) -> None:
+    both_decoded = threading.Barrier(2)
+    first_rounds = iter([both_decoded, both_decoded])
+
+    def probe(*_: object) -> tuple[Conflict, ...]:
+        barrier = next(first_rounds, None)
+        if barrier is not None:
+            barrier.wait(30)
+        return ()
+
+    bench = make_bench(AddressConflicts.WARN, probe)
+    share = a_claim(2)
+    claims = [a_claim(1), replace(share, results=(replace(share.results[0], device=SECOND.name),))]
+    if not are_shares:
+        claims = [replace(c, results=(replace(c.results[0], share_id=None),)) for c in claims]
+        bench.offered = {name: replace(one, shared=False) for name, one in bench.offered.items()}
+
+    async def walk() -> None:
+        errors = await asyncio.gather(*map(bench.prepare, claims))
+        if are_shares:
+            assert errors == ["", ""]
+            assert sorted(one[0] for one in bench.addresses) == ["10.3.0.40/16", "10.3.0.41/16"]
+        else:
+            assert sorted(map(bool, errors)) == [False, True]
+            assert "10.3.0.40 is already that of device nic-" in max(errors)
+            assert len(bench.addresses) == 1
+
+    in_node(node, walk)
+
+
 @pytest.mark.parametrize("from_pool", [True, False])
 @pytest.mark.parametrize("mode", [AddressConflicts.WARN, AddressConflicts.REFUSE])
 def test_an_address_in_use_elsewhere_is_reported_or_refused_until_it_is_free(
@@ -229,15 +268,39 @@ def test_an_address_in_use_elsewhere_is_reported_or_refused_until_it_is_free(
     in_node(node, walk)
 
 
+def test_probes_keep_no_thread_from_scans_and_other_claims(
+    node: Namespace, make_bench: Callable[..., Bench]
+) -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def probe(*_: object) -> tuple[Conflict, ...]:
+        is_asked.set()
+        assert may_answer.wait(20)
+        return ()
+
+    bench = make_bench(AddressConflicts.REFUSE, probe)
+
+    async def walk() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        preparing = asyncio.create_task(bench.prepare(a_claim()))
+        await until(is_asked.is_set)
+        await asyncio.to_thread(may_answer.set)
+        assert await preparing == ""
+
+    in_node(node, walk)
+
+
+@pytest.mark.parametrize("is_attached", [True, False])
 def test_the_address_of_another_link_on_the_same_device_is_a_conflict(
-    node: Namespace, pod: Namespace, make_bench: Callable[..., Bench]
+    node: Namespace, pod: Namespace, make_bench: Callable[..., Bench], is_attached: bool
 ) -> None:
     bench = make_bench(AddressConflicts.REFUSE)
     sandbox = PodSandbox("s", "pod-1", "team", "pod-1", f"/run/netns/{pod.name}")
 
     async def walk() -> None:
         assert await bench.prepare(with_addresses(a_claim(1), "10.9.0.1/24")) == ""
-        await asyncio.to_thread(bench.attachments.attach_pod, sandbox, deadline=1e9)
+        if is_attached:
+            await asyncio.to_thread(bench.attachments.attach_pod, sandbox, deadline=1e9)
         error = await bench.prepare(with_addresses(a_claim(2), "10.9.0.1/16"))
         assert "10.9.0.1 is in use by claim team/claim-1 (pod team/pod-1)" in error
 

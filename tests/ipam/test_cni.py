@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import IpamError
-from dranet.ipam import cni
+from dranet.ipam import cni, program
 from dranet.ipam.cni import CheckUnsupported, CniPlugins
 from dranet.ipam.program import Outcome, run_program
 from dranet.model.ipam import CniNetwork, IpamAnswer, IpamRequest, IpamRoute, parse_cni
@@ -156,6 +157,22 @@ def test_a_program_that_reads_nothing_is_not_waited_for(tmp_path: Path, descript
     program = write_plugin(tmp_path / "bin", "x", "echo done") / "x"
     found = run_program(program, {}, b"x" * (1 << 22), seconds=40, inherited=descriptor)
     assert (found.status, found.output) == (0, b"done\n")
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_program_that_cannot_be_killed_is_not_waited_for(
+    tmp_path: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel keeps one in an uninterruptible wait; its pipes stay open with it."""
+    monkeypatch.setattr(program, "_REAP_SECONDS", 0.01)
+    script = write_plugin(tmp_path / "bin", "x", "echo $$; exec sleep 60") / "x"
+    before = set(Path("/proc/self/fd").iterdir())
+    with mock.patch.object(os, "killpg"):
+        found = run_program(script, {"PATH": os.defpath}, b"", seconds=0.5, inherited=descriptor)
+    assert found.is_late
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    os.kill(int(found.output), signal.SIGKILL)
+    os.waitpid(int(found.output), 0)
 
 
 ANSWER = IpamAnswer(

@@ -116,6 +116,15 @@ def test_routes_lead_to_the_other_rails_with_a_metric_of_their_own() -> None:
     assert isinstance(answer.routes[0], IpamRoute)
 
 
+def test_a_point_to_point_node_has_a_route_to_the_peers_of_its_own_rail() -> None:
+    found = pool(rails=2, pointToPoint=True, gateway="first", routes=["rails"])
+    answer = found.build_answer("p", found.rails[1], 17, 0)
+    assert [(r.destination, r.gateway) for r in answer.routes] == [
+        ("10.0.0.0/16", "10.1.0.34"),
+        ("10.1.0.0/16", "10.1.0.34"),
+    ]
+
+
 def test_shares_of_a_device_get_the_first_free_slot_and_the_last_one_is_refused() -> None:
     found = pool(addressesPerNode=2)
     parent = nic(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from dranet.errors import ClaimError, SettingsError
 from dranet.model.ipam import CniNetwork, IpamProblem, parse_cni, parse_entry
+from dranet.view import ipam_file
 from dranet.view.ipam_file import IpamFile, read_ipam_file
 
 GOOD = """
@@ -96,6 +99,30 @@ def test_a_changed_file_is_read_again_and_a_bad_one_leaves_the_last_in_force(tmp
     write(file, "")
     assert sources.get() == {}
     assert sources.problem == ""
+
+
+def test_two_claims_that_ask_while_the_file_is_read_both_get_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "ipam.yaml", GOOD)
+    sources = IpamFile(file)
+    write(file, GOOD.replace("storage", "backup"))
+    is_reading, may_read = threading.Event(), threading.Event()
+    read = ipam_file.read_ipam_file
+
+    def read_slowly(*arguments: Any) -> Any:
+        is_reading.set()
+        assert may_read.wait(20)
+        return read(*arguments)
+
+    monkeypatch.setattr(ipam_file, "read_ipam_file", read_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(sources.find, "backup")
+        assert is_reading.wait(20)
+        second = threads.submit(sources.find, "backup")
+        wait([second], 0.2)  # it would have the last sources by then
+        may_read.set()
+        assert first.result() == second.result()
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
