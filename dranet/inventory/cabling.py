@@ -91,21 +91,25 @@ def judge_cabling(devices: Iterable[Device], expected: Mapping[str, int]) -> Cab
     """By the rails that the administrator expects (by interface or PCI address), where they name any; else by
     what cannot be right: two NICs on one rail while each other NIC has a rail of its own.
 
-    Virtual functions share the cable of the physical one, so they are left out.
+    Virtual functions share the cable of the physical one, so they are left out. A switch that announces no
+    rail is not the one of an expected rail.
     """
-    cabled = [d for d in devices if RAIL.qualified in d.attributes and not d.attributes.get(_VF)]
+    own = [device for device in devices if not device.attributes.get(_VF)]
     if not expected:
-        return _find_doubles(cabled)
+        return _find_doubles([device for device in own if RAIL.qualified in device.attributes])
+    cabled = [device for device in own if not _CABLED.isdisjoint(device.attributes)]
     wanted = {d.name: rail for d in cabled if (rail := _expected_rail(d, expected)) is not None}
     wrong = (
         WrongRail(d.name, ifname_of(d), describe_port(d.attributes), f"rail {wanted[d.name]}")
         for d in cabled
-        if d.name in wanted and _rail(d) != wanted[d.name]
+        if d.name in wanted and d.attributes.get(RAIL.qualified) != wanted[d.name]
     )
     return CablingJudgement(frozenset(wanted), tuple(wrong))
 
 
 _VF = IS_SRIOV_VF.qualified
+_CABLED = frozenset(one.qualified for one in (RAIL, SWITCH_NAME, SWITCH_CHASSIS_ID))
+"""What is known of the other end of a cable."""
 
 
 def _expected_rail(device: Device, expected: Mapping[str, int]) -> int | None:

@@ -69,6 +69,23 @@ def test_a_fabric_with_two_nics_on_each_rail_or_with_one_switch_has_no_wrong_cab
     assert judge_cabling([], {}).judged == frozenset()
 
 
+def test_a_cable_on_a_switch_without_a_rail_is_wrong_where_a_rail_is_expected() -> None:
+    devices = [
+        nic(0, None, switchName="storage-sw1", switchPortId="swp7"),
+        nic(1, None, switchChassisId="02:00:00:00:57:01"),
+        nic(2, None),
+        nic(3, None, switchName="storage-sw1", isSriovVf=True),
+        nic(4, None, switchName="storage-sw1"),
+    ]
+    judgement = judge_cabling(devices, {f"eth{number}": number for number in range(4)})
+    assert judgement.judged == {"nic-0", "nic-1"}, "no switch is heard on eth2, and eth4 is not named"
+    assert [(one.ifname, one.found, one.expected) for one in judgement.wrong] == [
+        ("eth0", "storage-sw1 swp7", "rail 0"),
+        ("eth1", "02:00:00:00:57:01", "rail 1"),
+    ]
+    assert judge_cabling(devices, {}).judged == frozenset()
+
+
 def test_virtual_functions_share_the_cable_and_are_not_counted() -> None:
     functions = [nic(10 + number, 1, isSriovVf=True) for number in range(4)]
     assert wrong([nic(0, 0), nic(1, 1), *functions]) == []
