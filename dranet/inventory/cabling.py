@@ -89,7 +89,7 @@ class CablingJudgement(Struct, frozen=True):
 
 def judge_cabling(devices: Iterable[Device], expected: Mapping[str, int]) -> CablingJudgement:
     """By the rails that the administrator expects (by interface or PCI address), where they name any; else by
-    what cannot be right: two NICs on one rail while each other NIC has a rail of its own.
+    what cannot be right: two NICs on one rail while most rails have one.
 
     Virtual functions share the cable of the physical one, so they are left out. A switch that announces no
     rail is not the one of an expected rail.
@@ -117,10 +117,12 @@ def _expected_rail(device: Device, expected: Mapping[str, int]) -> int | None:
 
 
 def _find_doubles(devices: Sequence[Device]) -> CablingJudgement:
-    """Where every rail has two NICs, that is how the fabric is built."""
+    """Where every rail has two NICs, that is how the fabric is built. It is not known where as many rails have
+    two as have one."""
     counts = Counter(map(_rail, devices))
-    usual = Counter(counts.values()).most_common(1)[0][0] if counts else 0
-    is_known = usual == 1 and len(counts) > 1
+    rails = Counter(counts.values())
+    alone = rails.pop(1, 0)
+    is_known = len(counts) > 1 and alone > max(rails.values(), default=0)
     names = frozenset(device.name for device in devices) if is_known else frozenset()
     wrong = (
         WrongRail(d.name, ifname_of(d), describe_port(d.attributes), "a rail of its own, as other NICs have")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dranet.inventory.build import build_devices
 from dranet.inventory.cabling import find_rail, find_unordered, find_wires, judge_cabling
@@ -84,6 +87,18 @@ def test_a_cable_on_a_switch_without_a_rail_is_wrong_where_a_rail_is_expected() 
         ("eth1", "02:00:00:00:57:01", "rail 1"),
     ]
     assert judge_cabling(devices, {}).judged == frozenset()
+
+
+@given(st.lists(st.integers(0, 3), max_size=8), st.randoms())
+def test_the_order_of_nics_does_not_matter(rails: list[int], random: Random) -> None:
+    devices = [nic(number, rail) for number, rail in enumerate(rails)]
+    shuffled = random.sample(devices, len(devices))
+    assert sorted(wrong(shuffled)) == sorted(wrong(devices))
+
+
+@given(st.permutations([0, 1, 1]))
+def test_it_is_not_known_where_as_many_rails_have_two_nics_as_have_one(rails: list[int]) -> None:
+    assert judge_cabling([nic(number, rail) for number, rail in enumerate(rails)], {}).judged == frozenset()
 
 
 def test_virtual_functions_share_the_cable_and_are_not_counted() -> None:
