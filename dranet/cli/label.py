@@ -171,8 +171,8 @@ class NodeLabeller:
         return True
 
     async def write_labels(self) -> int:
-        """Compare the nodes with the fabric, and patch those that differ. Returns how many. One that is refused
-        keeps no other from its labels.
+        """Compare the nodes with the fabric, and patch those that differ. Returns how many. A node that
+        refuses keeps no other from its labels.
 
         Raises:
             ClusterError: no answer to the list, or a refusal; nodes that were not patched, by name.

@@ -117,8 +117,8 @@ def _expected_rail(device: Device, expected: Mapping[str, int]) -> int | None:
 
 
 def _find_doubles(devices: Sequence[Device]) -> CablingJudgement:
-    """Where every rail has two NICs, that is how the fabric is built. It is not known where as many rails have
-    two as have one."""
+    """Where every rail has two NICs, that is how the fabric is built. It is not known where as many rails
+    have two as have one."""
     counts = Counter(map(_rail, devices))
     rails = Counter(counts.values())
     alone = rails.pop(1, 0)
