@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dranet.cluster import paths
 from dranet.cluster.client import (
     ApiClient,
+    Backoff,
     EventType,
     JsonObject,
     Snapshot,
@@ -24,14 +25,19 @@ from dranet.desk.fabric.labels import build_labels, label_prefix, plan_patch
 from dranet.desk.fabric.read import keep_what_is_read
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.model.attributes import DOMAIN
+from dranet.terminal import count_of
 
 SETTLE_SECONDS = 5.0
 """After a change: the slices of a cluster change together when a switch or the drivers restart."""
 COMPARE_SECONDS = 300.0
 """At least this often the labels are compared with those of the nodes."""
+RETRY_SECONDS = (5.0, 300.0)
+"""Between two tries, first and at most: each try lists all nodes."""
 HOLD_SECONDS = 300.0
 """A node whose place is no longer known keeps its labels meanwhile: a driver that restarts has heard no
 neighbour yet."""
+_MOST_NAMES = 10
+"""Of nodes in one line of the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,13 +111,13 @@ class NodeLabeller:
         driver: str,
         *,
         settle_seconds: float = SETTLE_SECONDS,
-        compare_seconds: float = COMPARE_SECONDS,
+        retries: Backoff | None = None,
         hold_seconds: float = HOLD_SECONDS,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._client, self._driver, self._prefix = client, driver, label_prefix(driver)
-        self._settle_seconds, self._compare_seconds = settle_seconds, compare_seconds
-        self._hold_seconds = hold_seconds
+        self._settle_seconds, self._hold_seconds = settle_seconds, hold_seconds
+        self._retries = retries or Backoff(*RETRY_SECONDS)
         self._clock = clock or asyncio.get_running_loop().time
         self._slices: dict[str, JsonObject] = {}
         """By uid, with what is read of them."""
@@ -147,31 +153,45 @@ class NodeLabeller:
         while True:
             await asyncio.sleep(self._settle_seconds)
             self._changed.clear()
-            try:
-                await self.write_labels()
-            except DranetError as error:
-                _log.warning("the labels were not written, trying again: %s", error)
-                self._changed.set()
+            pause = COMPARE_SECONDS
+            if await self._try_to_write():
+                self._retries.reset()
+            else:
+                pause = self._retries.next_seconds()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._compare_seconds):
-                    await self._changed.wait()
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()  # a node that is refused holds up no change of another
+
+    async def _try_to_write(self) -> bool:
+        try:
+            await self.write_labels()
+        except DranetError as error:
+            _log.warning("labels were not written, trying again: %s", error)
+            return False
+        return True
 
     async def write_labels(self) -> int:
-        """Compare the nodes with the fabric, and patch those that differ. Returns how many.
+        """Compare the nodes with the fabric, and patch those that differ. Returns how many. A node that
+        refuses keeps no other from its labels.
 
         Raises:
-            ClusterError: no answer, or a refusal.
+            ClusterError: no answer to the list, or a refusal; nodes that were not patched, by name.
         """
         wanted = build_labels(read_fabric(tuple(self._slices.values()), self._driver), self._driver)
         nodes = (await fetch_snapshot(self._client, paths.NODES)).items
         current = {str(body["metadata"]["name"]): _own_labels(body, self._prefix) for body in nodes}
         self._note_unknown(current, wanted)
-        patched = 0
+        patched, refused = 0, dict[str, ClusterError]()
         for name, labels in current.items():
             if self._is_held(name):
                 continue
             if patch := plan_patch(labels, wanted.get(name, {}), self._prefix):
-                patched += await self._patch(name, patch)
+                try:
+                    patched += await self._patch(name, patch)
+                except ClusterError as error:
+                    refused[name] = error
+        if refused:
+            raise _summarize(refused)
         return patched
 
     def _note_unknown(
@@ -195,6 +215,14 @@ class NodeLabeller:
             return False
         _log.info("labelled node %s: %s", name, _describe(patch))
         return True
+
+
+def _summarize(refused: Mapping[str, ClusterError]) -> ClusterError:
+    """One error for all, which quotes the first: a webhook that refuses many nodes says the same of each."""
+    (name, first), *others = refused.items()
+    names = [other for other, _ in others[:_MOST_NAMES]] + ["..."] * (len(others) > _MOST_NAMES)
+    more = f"; also refused: {', '.join(names)} ({count_of(len(others), 'node')})" if others else ""
+    return ClusterError(f"node {name}: {first}{more}", reason=first.reason)
 
 
 def _uid(body: JsonObject) -> str:

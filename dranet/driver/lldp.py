@@ -123,22 +123,29 @@ class HeardNeighbours:
         self._clock = clock
         self._lock = threading.Lock()
         self._neighbours: Neighbours | None = None
+        """Made by the first scan, before there is a listener."""
+        self._told: tuple[LldpNeighbour, ...] = ()
+        """What a scan has known, or has been asked for."""
         self._listener: Listener | None = None
         self._has_listener: Callable[[], object] = lambda: None
 
     def look(self, wires: Sequence[Link]) -> Found:
+        neighbours = self._recall()
         with self._lock:
             warnings = self._listen(wires)
-            neighbours = self._recall()
             neighbours.follow({link.ifname: link.carrier for link in wires}, self._clock())
             neighbours.expire(self._clock())
-            if self._may_write():
-                self._file.write(neighbours.shown)  # before it is published
-            return Found(neighbours.shown, (*warnings, *_describe_ambiguous(neighbours)))
+            found = Found(neighbours.shown, (*warnings, *_describe_ambiguous(neighbours)))
+        if self._may_write():
+            self._file.write(found.neighbours)  # before it is published
+        return found
 
     def _recall(self) -> Neighbours:
+        """Without the lock while it reads: the event loop takes it for each frame."""
         if self._neighbours is None:
-            self._neighbours = Neighbours(self._file.read())
+            neighbours = Neighbours(self._file.read())
+            with self._lock:
+                self._neighbours, self._told = neighbours, neighbours.shown
         return self._neighbours
 
     def _listen(self, wires: Sequence[Link]) -> tuple[str, ...]:
@@ -159,16 +166,14 @@ class HeardNeighbours:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._has_listener = lambda: loop.call_soon_threadsafe(woken.set)
         listener: Listener | None = None
-        seen, _ = self._expire()
         try:
             while True:
                 woken.clear()
                 if listener is None and (listener := self._listener) is not None:
                     loop.add_reader(listener.fileno(), woken.set)
                 is_full = listener is not None and self._hear(listener) >= MAX_FRAMES_PER_READ
-                shown, deadline = self._expire()
-                if shown != seen:
-                    seen = shown
+                is_changed, deadline = self._expire()
+                if is_changed:
                     await asyncio.sleep(SETTLE_SECONDS)
                     on_change()
                 if is_full:
@@ -183,7 +188,8 @@ class HeardNeighbours:
         """Returns how many frames were read."""
         odd = listener.odd_frames
         with self._lock:
-            neighbours, now = self._recall(), self._clock()
+            neighbours, now = self._neighbours, self._clock()
+            assert neighbours is not None
             try:
                 number = listener.read(
                     lambda heard: neighbours.hear(heard.ifname, heard.group, heard.message, now)
@@ -195,11 +201,14 @@ class HeardNeighbours:
             log.debug("%d LLDP frames were not read, the last on %s", listener.odd_frames, listener.oddity)
         return number
 
-    def _expire(self) -> tuple[tuple[LldpNeighbour, ...], float | None]:
+    def _expire(self) -> tuple[bool, float | None]:
+        """Whether the neighbours have changed since the last call, and when the next of them ends."""
         with self._lock:
-            neighbours = self._recall()
-            deadline = neighbours.expire(self._clock())
-            return neighbours.shown, deadline
+            if self._neighbours is None:
+                return False, None
+            deadline = self._neighbours.expire(self._clock())
+            before, self._told = self._told, self._neighbours.shown
+            return before != self._told, deadline
 
     def close(self) -> None:
         with self._lock:

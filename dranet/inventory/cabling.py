@@ -89,23 +89,27 @@ class CablingJudgement(Struct, frozen=True):
 
 def judge_cabling(devices: Iterable[Device], expected: Mapping[str, int]) -> CablingJudgement:
     """By the rails that the administrator expects (by interface or PCI address), where they name any; else by
-    what cannot be right: two NICs on one rail while each other NIC has a rail of its own.
+    what cannot be right: two NICs on one rail while most rails have one.
 
-    Virtual functions share the cable of the physical one, so they are left out.
+    Virtual functions share the cable of the physical one, so they are left out. A switch that announces no
+    rail is not the one of an expected rail.
     """
-    cabled = [d for d in devices if RAIL.qualified in d.attributes and not d.attributes.get(_VF)]
+    own = [device for device in devices if not device.attributes.get(_VF)]
     if not expected:
-        return _find_doubles(cabled)
+        return _find_doubles([device for device in own if RAIL.qualified in device.attributes])
+    cabled = [device for device in own if not _CABLED.isdisjoint(device.attributes)]
     wanted = {d.name: rail for d in cabled if (rail := _expected_rail(d, expected)) is not None}
     wrong = (
         WrongRail(d.name, ifname_of(d), describe_port(d.attributes), f"rail {wanted[d.name]}")
         for d in cabled
-        if d.name in wanted and _rail(d) != wanted[d.name]
+        if d.name in wanted and d.attributes.get(RAIL.qualified) != wanted[d.name]
     )
     return CablingJudgement(frozenset(wanted), tuple(wrong))
 
 
 _VF = IS_SRIOV_VF.qualified
+_CABLED = frozenset(one.qualified for one in (RAIL, SWITCH_NAME, SWITCH_CHASSIS_ID))
+"""What is known of the other end of a cable."""
 
 
 def _expected_rail(device: Device, expected: Mapping[str, int]) -> int | None:
@@ -113,10 +117,12 @@ def _expected_rail(device: Device, expected: Mapping[str, int]) -> int | None:
 
 
 def _find_doubles(devices: Sequence[Device]) -> CablingJudgement:
-    """Where every rail has two NICs, that is how the fabric is built."""
+    """Where every rail has two NICs, that is how the fabric is built. It is not known where as many rails
+    have two as have one."""
     counts = Counter(map(_rail, devices))
-    usual = Counter(counts.values()).most_common(1)[0][0] if counts else 0
-    is_known = usual == 1 and len(counts) > 1
+    rails = Counter(counts.values())
+    alone = rails.pop(1, 0)
+    is_known = len(counts) > 1 and alone > max(rails.values(), default=0)
     names = frozenset(device.name for device in devices) if is_known else frozenset()
     wrong = (
         WrongRail(d.name, ifname_of(d), describe_port(d.attributes), "a rail of its own, as other NICs have")

@@ -145,10 +145,43 @@ def decide(
     """One decision for each device, in the same order. ``devices`` are built from the same ``facts``; those
     that ``held`` names belong to pods now."""
     view = _HostView.of(facts, policy, [device for device in devices if device.name in held], served)
-    return tuple(
+    decisions = tuple(
         _decide_held(device, view) if device.name in held else _decide_free(device, view)
         for device in devices
     )
+    return decisions if policy.default_bandwidth is None else _count_ports_once(decisions, view, held)
+
+
+def _count_ports_once(
+    decisions: Sequence[Decision], view: _HostView, held: Collection[str]
+) -> tuple[Decision, ...]:
+    """Take out each link on top of a device whose bandwidth is counted: it sends through the same port, and
+    reports its speed as its own. What pods have keeps its place."""
+    counted = {d.device.ifname for d in decisions if d.published and d.device.shared and d.device.ifname}
+    return tuple(
+        replace(decision, published=False, reason=_ON_COUNTED.format(below))
+        if decision.published
+        and decision.device.name not in held
+        and (below := _find_counted_below(decision.device, view, counted))
+        else decision
+        for decision in decisions
+    )
+
+
+_ON_COUNTED = (
+    "sends through {}, a shared device whose bandwidth is counted: together they could exceed the port"
+)
+
+
+def _find_counted_below(device: Device, view: _HostView, counted: Collection[str]) -> str:
+    """The name of the lowest link below that is counted, or empty. Each link is looked at once: an ifindex
+    that the kernel gave again during the scan could make a ring."""
+    found, link, seen = "", view.by_name.get(device.ifname), set[int]()
+    while link is not None and link.ifindex not in seen:
+        seen.add(link.ifindex)
+        link = view.by_index.get(link.lower) if link.lower and _rides(link) else None
+        found = link.ifname if link is not None and link.ifname in counted else found
+    return found
 
 
 def uplink_names(facts: NodeFacts) -> frozenset[str]:
@@ -216,11 +249,12 @@ class _HostView(Struct, frozen=True):
 
 
 def _riders_here(facts: NodeFacts) -> dict[int, str]:
-    return {
-        link.lower: link.ifname
-        for link in facts.links
-        if link.lower and link.kind not in PAIR_KINDS and has_local_parent(link)
-    }
+    return {link.lower: link.ifname for link in facts.links if link.lower and _rides(link)}
+
+
+def _rides(link: Link) -> bool:
+    """Whether its ``lower`` is a link of this namespace that carries it."""
+    return link.kind not in PAIR_KINDS and has_local_parent(link)
 
 
 def _riders_in_pods(held: Sequence[Device], by_name: Mapping[str, Link]) -> dict[int, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from dranet.cli.label import NodeLabeller
 from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, fetch_snapshot
+from dranet.cluster.client import ApiClient, Backoff, fetch_snapshot
 from dranet.cluster.transport import access_from_url
 from testbed.apiserver.server import ApiServer
 from tests.desk.fabric.fabrics import Cabling, cable, unplug
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.socket
 
 JsonObject = dict[str, Any]
 UNIT = "fabric.dra.net/unit"
+AT_ONCE: JsonObject = {"settle_seconds": 0.0, "retries": Backoff(0.0, 0.0)}
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def patches(server: ApiServer) -> int:
 
 @contextlib.asynccontextmanager
 async def labelling(client: ApiClient, **options: Any) -> AsyncIterator[NodeLabeller]:
-    labeller = NodeLabeller(client, "dra.net", **({"settle_seconds": 0.0} | options))
+    labeller = NodeLabeller(client, "dra.net", **(AT_ONCE | options))
     task = asyncio.create_task(labeller.run())
     try:
         yield labeller
@@ -177,6 +178,46 @@ async def test_a_node_that_is_gone_and_a_server_that_refuses_stop_nothing(
     async with labelling(client):
         await until(lambda: labels_of(server)["gpu-1"].get(UNIT) == "leaf-0-0")
         await until(lambda: labels_of(server)["gpu-0"].get(UNIT) == "leaf-0-0")
+
+
+def lists(server: ApiServer) -> int:
+    return sum(record.method == "GET" and record.path == paths.NODES for record in server.requests)
+
+
+async def test_a_node_that_refuses_its_patch_is_named_and_holds_up_no_other(
+    server: ApiServer, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    cabling = cable(nodes=4)
+    await add_nodes(client, *(f"gpu-{n}" for n in range(4)))
+    await publish(client, make_slices(cabling.values()))
+    for name in ("gpu-1", "gpu-2"):
+        server.fail_next("PATCH", paths.node(name), 403, count=1000)
+    async with labelling(client, retries=Backoff(3600.0, 3600.0)):
+        await until(lambda: labels_of(server)["gpu-3"].get(UNIT))
+        await until(lambda: "not written" in caplog.text)
+        assert "node gpu-1: " in caplog.text
+        assert "also refused: gpu-2 (1 node)" in caplog.text
+        tried = lists(server)
+        unplug(cabling, ("gpu-0", 0))
+        await change(client, make_slices(cabling.values())[0])
+        await until(lambda: lists(server) > tried)  # the change, long before the retry
+
+
+async def test_a_refusal_is_tried_again_later_each_time(server: ApiServer, client: ApiClient) -> None:
+    class Recorded(Backoff):
+        asked = 0
+
+        def next_seconds(self) -> float:
+            self.asked += 1
+            return 0.0 if self.asked < 3 else 3600.0
+
+    await add_nodes(client, "gpu-0")
+    await publish(client, make_slices(cable(nodes=1).values()))
+    server.fail_next("PATCH", paths.node("gpu-0"), 403, count=1000)
+    retries = Recorded(1.0, 1.0)
+    async with labelling(client, retries=retries):
+        await until(lambda: retries.asked >= 3)
+    assert patches(server) == retries.asked == 3
 
 
 @pytest.mark.process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from dranet.kernel.lldp.listener import Heard
 from dranet.kernel.lldp.message import NEAREST_BRIDGE, Message
 from dranet.model.facts import Link, LldpNeighbour, NodeFacts
 from dranet.settings import Lldp, Settings
+from tests.support.waiting import until
 
 ETH0 = Link(2, "eth0", carrier=True)
 KNOWN = LldpNeighbour("eth0", "c", "swp1", "leaf-1")
@@ -128,6 +130,69 @@ def test_the_file_has_a_neighbour_before_the_scan_ends_and_the_next_run_begins_w
     source.close()
     again = HeardNeighbours(NeighbourFile(tmp_path), lambda: may_write)
     assert again.look([ETH0]).neighbours == ((KNOWN,) if may_write else ())
+
+
+class SlowFile(NeighbourFile):
+    """On a disk that answers only while the event loop runs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self.answers: list[bool] = []
+
+    def _wait(self) -> None:
+        self.asked.set()
+        self.answers.append(self.may_answer.wait(10))
+
+    def read(self) -> tuple[LldpNeighbour, ...]:
+        self._wait()
+        return super().read()
+
+    def write(self, neighbours: tuple[LldpNeighbour, ...]) -> None:
+        self._wait()
+        super().write(neighbours)
+
+
+def test_the_event_loop_hears_neighbours_while_the_disk_does_not_answer(
+    tmp_path: Path, script: Script
+) -> None:
+    file = SlowFile(tmp_path)
+    source = HeardNeighbours(file, lambda: True)
+
+    async def scenario() -> None:
+        changed = asyncio.Event()
+        running = asyncio.create_task(source.run(changed.set))
+        await asyncio.sleep(0)
+        scan = asyncio.create_task(asyncio.to_thread(source.look, [ETH0]))
+        await until(file.asked.is_set, "the file is read")
+        file.may_answer.set()
+        await scan
+        file.may_answer.clear()
+        file.asked.clear()
+        scan = asyncio.create_task(asyncio.to_thread(source.look, [ETH0]))
+        await until(file.asked.is_set, "the file is written")
+        script.put("eth0", LEAF)
+        await asyncio.wait_for(changed.wait(), 40)
+        file.may_answer.set()
+        await scan
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert file.answers
+    assert all(file.answers)
+    source.close()
+
+
+def test_neighbours_of_the_file_are_no_change_and_the_first_frame_of_another_is_one(
+    tmp_path: Path, script: Script
+) -> None:
+    NeighbourFile(tmp_path).write((KNOWN,))
+    source = HeardNeighbours(NeighbourFile(tmp_path), lambda: True)
+    assert source.look([ETH0]).neighbours == (KNOWN,)
+    other = Message("c", "swp1", 120, "leaf-2")
+    assert asyncio.run(follow(source, script, other)) == ["leaf-2"]
+    source.close()
 
 
 def test_a_refusal_is_a_warning_of_the_scan_and_tried_again(tmp_path: Path, script: Script) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from msgspec.structs import replace
 
 from dranet.cluster.slice_plan import Feature, build_pages, withhold
 from dranet.desk.kubeapi.validation_slice import _validate_capacities
 from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import Policy
+from dranet.inventory.policy import DeviceFilter, Policy
 from dranet.inventory.slices import build_slices
-from dranet.model.device import Bandwidth, Device
-from dranet.model.facts import Link, NodeFacts
+from dranet.model.device import AttributeValue, Bandwidth, Device
+from dranet.model.facts import Link, NodeFacts, PciFunction
 
 GIGABIT = 10**9
 
@@ -110,3 +112,66 @@ def test_a_server_without_the_gate_gets_neither_field() -> None:
     ((body,),) = (withhold(page, [Feature.SHARED_DEVICES]),)
     assert "capacity" not in body
     assert "allowMultipleAllocations" not in body
+
+
+PORT = "0000:1a:00.0"
+
+
+class Named:
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        return attributes.get("dra.net/ifName") in self._names
+
+
+def with_links_on_top() -> NodeFacts:
+    """A NIC, two VLANs, and a macvlan on one of them; each reports the speed of the port."""
+    (base,) = port().links
+    eth1 = replace(base, kind="", pci_address=PORT, parent_bus="pci", parent_device=PORT)
+    vlan5 = replace(base, ifindex=3, ifname="eth1.5", kind="vlan", lower=2, vlan_id=5, virtual=True)
+    vlan6 = replace(vlan5, ifindex=4, ifname="eth1.6", vlan_id=6)
+    macvlan = replace(vlan5, ifindex=5, ifname="mv0", kind="macvlan", lower=3, vlan_id=None)
+    function = PciFunction(PORT, 0x020000, 0x8086, 0x1572, driver="i40e", root="pci0000:00", path=(PORT,))
+    return NodeFacts(links=(eth1, vlan5, vlan6, macvlan), pci_functions=(function,))
+
+
+def offered(policy: Policy, held: Mapping[str, Device] | None = None) -> dict[str, str]:
+    """Reason by interface; empty for what is offered."""
+    decisions = take_inventory(with_links_on_top(), held or {}, policy)
+    return {d.device.ifname or d.device.name: "" if d.published else d.reason for d in decisions}
+
+
+def counted(shared: DeviceFilter) -> Policy:
+    kinds = frozenset({"vlan", "macvlan"})
+    return Policy(shared=shared, default_bandwidth=GIGABIT, offer_link_kinds=kinds)
+
+
+def test_a_port_is_counted_once_and_no_link_on_top_of_it_is_offered_beside_it() -> None:
+    found = offered(counted(Everything()))
+    assert found.pop("eth1") == ""
+    assert found.keys() == {"eth1.5", "eth1.6", "mv0"}
+    assert {reason.partition(":")[0] for reason in found.values()} == {
+        "sends through eth1, a shared device whose bandwidth is counted"
+    }
+
+
+def test_a_link_that_no_one_shares_would_have_the_counted_port_without_a_limit() -> None:
+    names = [name for name, reason in offered(counted(Named("eth1"))).items() if not reason]
+    assert names == ["eth1"]
+
+
+def test_links_on_top_are_offered_where_nothing_below_them_is_counted() -> None:
+    uncounted = replace(counted(Everything()), default_bandwidth=None)
+    assert not any(offered(uncounted).values())
+    assert offered(counted(Named("eth1.6", "mv0")))["eth1.6"] == ""
+
+
+def test_a_link_that_a_pod_has_keeps_its_place_above_a_counted_port() -> None:
+    policy = counted(Everything())
+    (mine,) = (
+        one.device for one in take_inventory(with_links_on_top(), {}, policy) if one.device.ifname == "eth1.6"
+    )
+    found = offered(policy, {mine.name: mine})
+    assert found[mine.name] == ""
+    assert found["eth1.5"]

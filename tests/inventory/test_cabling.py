@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dranet.inventory.build import build_devices
 from dranet.inventory.cabling import find_rail, find_unordered, find_wires, judge_cabling
@@ -67,6 +70,35 @@ def test_a_fabric_with_two_nics_on_each_rail_or_with_one_switch_has_no_wrong_cab
     assert wrong([nic(0, 0), nic(1, 0), nic(2, 0)]) == []
     assert judge_cabling([nic(0, None), nic(1, 3)], {}).judged == frozenset()
     assert judge_cabling([], {}).judged == frozenset()
+
+
+def test_a_cable_on_a_switch_without_a_rail_is_wrong_where_a_rail_is_expected() -> None:
+    devices = [
+        nic(0, None, switchName="storage-sw1", switchPortId="swp7"),
+        nic(1, None, switchChassisId="02:00:00:00:57:01"),
+        nic(2, None),
+        nic(3, None, switchName="storage-sw1", isSriovVf=True),
+        nic(4, None, switchName="storage-sw1"),
+    ]
+    judgement = judge_cabling(devices, {f"eth{number}": number for number in range(4)})
+    assert judgement.judged == {"nic-0", "nic-1"}, "no switch is heard on eth2, and eth4 is not named"
+    assert [(one.ifname, one.found, one.expected) for one in judgement.wrong] == [
+        ("eth0", "storage-sw1 swp7", "rail 0"),
+        ("eth1", "02:00:00:00:57:01", "rail 1"),
+    ]
+    assert judge_cabling(devices, {}).judged == frozenset()
+
+
+@given(st.lists(st.integers(0, 3), max_size=8), st.randoms())
+def test_the_order_of_nics_does_not_matter(rails: list[int], random: Random) -> None:
+    devices = [nic(number, rail) for number, rail in enumerate(rails)]
+    shuffled = random.sample(devices, len(devices))
+    assert sorted(wrong(shuffled)) == sorted(wrong(devices))
+
+
+@given(st.permutations([0, 1, 1]))
+def test_it_is_not_known_where_as_many_rails_have_two_nics_as_have_one(rails: list[int]) -> None:
+    assert judge_cabling([nic(number, rail) for number, rail in enumerate(rails)], {}).judged == frozenset()
 
 
 def test_virtual_functions_share_the_cable_and_are_not_counted() -> None:

@@ -23,6 +23,7 @@ from dranet.desk.fabric.kueue import build_topologies
 from dranet.desk.fabric.labels import render_commands
 from dranet.desk.fabric.picture import draw_fabric
 from dranet.desk.fabric.slurm import build_document, render_blocks, render_tree
+from dranet.desk.kubeapi.formats import is_subdomain
 from dranet.errors import NotFoundError, SettingsError
 from dranet.pictures.svg import render_svg
 from dranet.terminal import Screen, count_of, find_screen, never_fail_to_print, print_document
@@ -31,6 +32,8 @@ from dranet.view.options import read_settings
 from dranet.view.output import SHARED, add_output_flags, check_output, write_output
 
 EXIT_MISFIT = 1
+_MAX_SHOWN = 60
+"""Characters of a wrong name."""
 _OUTPUT_FILE = "--output-file"
 _FOR_PEOPLE = ("text", "wide")
 _OF_NODES = (*_FOR_PEOPLE, "json", "yaml")
@@ -100,7 +103,9 @@ def run(options: argparse.Namespace) -> int:
     file = options.output_file
     path = check_output(file, _OUTPUT_FILE, force=options.force) if file else None
     driver = read_settings(options).driver_name
-    fabric = read_fabric(_load(options).slices, driver)
+    objects = _load(options)
+    _check_node_names(objects)
+    fabric = read_fabric(objects.slices, driver)
     _check_names(options.node, fabric)
     screen = Screen() if file else find_screen()
     text = render_form(fabric, options.output, driver, options.node, screen)
@@ -124,6 +129,18 @@ def _load(options: argparse.Namespace) -> ClusterObjects:
     if options.facts:
         objects |= capture_slices(options.facts, read_settings(options))
     return objects
+
+
+def _check_node_names(objects: ClusterObjects) -> None:
+    """The exports have them in commands and in the syntax of Slurm. An API server takes no others, but a file
+    has not passed one."""
+    for body in objects.slices:
+        name = body["spec"].get("nodeName")
+        if name and not is_subdomain(name):
+            where = f"{objects.source_of(body)}: ResourceSlice {body['metadata']['name']}"
+            raise SettingsError(
+                f"{where}: spec.nodeName must be a lower-case DNS subdomain, not {name[:_MAX_SHOWN]!r}"
+            )
 
 
 def _check_names(names: Sequence[str], fabric: Fabric) -> None:

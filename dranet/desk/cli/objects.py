@@ -198,8 +198,8 @@ def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
 
 def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterObjects:
     """A Node and its ResourceSlices for each capture (``dranet capture``), exactly as the driver would
-    publish them with these settings. A node is called as its host; a second one of that name ``NAME-2``.
-    ``looks`` has by node name what was seen, offered or not.
+    publish them with these settings. A node is called as its host, in lower case; a second one of that name
+    ``NAME-2``. ``looks`` has by node name what was seen, offered or not.
 
     Raises:
         SettingsError: a file that cannot be read or is no capture; a setting that is wrong.
@@ -215,7 +215,7 @@ def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterOb
     for path in map(str, paths):
         facts = read_capture(path, "--capture").facts
         look = NodeView(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
-        name = _distinct(facts.host.name or "node", seen)
+        name = _distinct(facts.host.name.lower() or "node", seen)  # as the kubelet does
         source = Source(name_of(path))
         found.looks[name] = look
         found.add(_build_node(name), source)

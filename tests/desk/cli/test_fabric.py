@@ -205,3 +205,27 @@ def test_a_leaf_that_is_in_every_node_does_not_join_them() -> None:
 
 def test_the_fleet_of_the_documentation_is_up_to_date() -> None:
     assert FLEET.read_text() == make_fleet()
+
+
+@pytest.mark.parametrize("form", ["text", "labels", "slurm"])
+@pytest.mark.parametrize("name", ["n1\nrm -rf x", "n1,n2", "GPU-1", "n[1-9]", "a" * 254])
+def test_a_node_name_that_no_server_takes_is_refused_with_its_slice(
+    capsys: CaptureFixture, tmp_path: Path, name: str, form: str
+) -> None:
+    slices = make_slices(cable(1, 2).values())
+    slices[1]["spec"]["nodeName"] = name
+    code, out, errors = run(capsys, "-f", write(tmp_path, slices), "-o", form)
+    assert (code, out) == (2, "")
+    assert "slices.json, document 1, item 2: ResourceSlice gpu-1-dra.net-1: spec.nodeName must be" in errors
+    assert errors.count("\n") <= 2
+
+
+def test_a_capture_is_shown_with_the_name_that_the_kubelet_gives_its_host(
+    capsys: CaptureFixture, tmp_path: Path
+) -> None:
+    capture = json.loads((FLEET.parents[1] / "dgx-h100/capture.json").read_text())
+    capture["facts"]["host"]["name"] = "GPU-7"
+    file = tmp_path / "capture.json"
+    file.write_text(json.dumps(capture))
+    _, out, errors = run(capsys, "--capture", str(file), "-o", "json")
+    assert "gpu-7" in out, errors
