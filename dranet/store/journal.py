@@ -119,7 +119,7 @@ class Journal:
             os.close(descriptor)
 
     def wait_for_programs(self, claim_uid: str, seconds: float) -> None:
-        """Wait until no program that an earlier driver started for the claim runs; blocks the thread. The
+        """Wait until no program that was started earlier for the claim runs; blocks the thread. The
         StoreError after that time is retryable."""
         deadline = time.monotonic() + seconds
         try:
@@ -132,7 +132,7 @@ class Journal:
             while not _is_free(descriptor):
                 if time.monotonic() >= deadline:
                     raise StoreError(
-                        f"journal {self._folder}: a program that an earlier driver started for claim "
+                        f"journal {self._folder}: a program that was started earlier for claim "
                         f"{claim_uid} still runs",
                         hint="end it: it may still get an address",
                         retryable=True,

@@ -532,7 +532,7 @@ def test_a_plugin_that_outlives_its_driver_is_waited_for(
     bench = make_bench()
 
     async def walk() -> None:
-        assert "that an earlier driver started for claim uid-1 still runs" in await bench.prepare(a_claim())
+        assert "that was started earlier for claim uid-1 still runs" in await bench.prepare(a_claim())
         await asyncio.to_thread(plugin.communicate, "\n")
         assert await bench.prepare(a_claim()) == ""
         assert bench.given == bench.used
