@@ -13,7 +13,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,7 +103,11 @@ class WebhookDevices:
         self._refresh_seconds = refresh_seconds
         self._answers = self._read_file()
         self._due: dict[str, float] = {}
-        """When to ask about a device again, on the loop's clock."""
+        """When to ask about a device again, on the loop's clock. None for a device that is not here."""
+        self._gone_since: dict[str, float] = {}
+        """Devices with an answer that are not offered, on the same clock."""
+        self._saved = _timeless(self._answers)
+        """As in the file."""
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._news = asyncio.Event()
         self._next_health = 0.0
@@ -173,9 +177,9 @@ class WebhookDevices:
             log.info("the webhook provider %s answers again", self._client.url)
         self.problem, self._retry_seconds = "", FIRST_RETRY_SECONDS
         self._observer.is_up(self._client.url, True)
-        before, turn = dict(self._answers), asyncio.Semaphore(PARALLEL)
+        turn = asyncio.Semaphore(PARALLEL)
         await asyncio.gather(*(self._ask(device, turn) for device in devices))
-        await self._note_answers(before)
+        await self._note_answers()
         return HEALTH_SECONDS
 
     async def _check_health(self) -> None:
@@ -202,25 +206,27 @@ class WebhookDevices:
         return random.SystemRandom().uniform(pause / 2, pause)
 
     def _find_due(self, now: float) -> list[DeviceIdentity]:
-        """The devices to ask about. Those that are in a pod are not asked about, and keep their answers;
-        those that are not offered any more lose them when they would be due."""
+        """The devices to ask about. Those that are in a pod are not asked about, and keep their answers."""
         offered = {one.name: one for one in self._get_devices() if one.kind is not DeviceKind.GPU}
-        for name in [name for name, due in self._due.items() if name not in offered and due <= now]:
-            del self._due[name]
-            self._answers.pop(name, None)
-            self._problems.pop(name, None)
-        found = []
+        self._forget_gone(offered, now)
+        here = {name: identify(one) for name, one in offered.items() if _is_here(one)}
+        # A device is asked about as soon as it is back: a time in the past would leave no pause meanwhile.
+        self._due = {name: due for name, due in self._due.items() if name in here}
         for name, device in offered.items():
-            identity = identify(device)
             answer = self._answers.get(name)
-            if answer is not None and not answer.is_about(identity):
+            if answer is not None and not answer.is_about(identify(device)):
                 del self._answers[name]
                 self._due.pop(name, None)
-            if not (device.ifname or device.kind is DeviceKind.RDMA):
-                self._due.pop(name, None)  # asked about when it is back: a time in the past leaves no pause
-            elif self._due.get(name, now) <= now:
-                found.append(identity)
-        return found
+        return [identity for name, identity in here.items() if self._due.get(name, now) <= now]
+
+    def _forget_gone(self, offered: Container[str], now: float) -> None:
+        """A device that is not offered loses its answers after a refresh; also those of an earlier driver."""
+        gone = [name for name in self._answers if name not in offered]
+        self._gone_since = {name: self._gone_since.get(name, now) for name in gone}
+        for name, since in self._gone_since.items():
+            if now - since >= self._refresh_seconds:
+                del self._answers[name]
+                self._problems.pop(name, None)
 
     async def _ask(self, device: DeviceIdentity, turn: asyncio.Semaphore) -> None:
         """Both questions; one that fails leaves its last good answer."""
@@ -245,14 +251,15 @@ class WebhookDevices:
             log.warning("webhook provider: device %s: %s", device.name, problem)
         self._problems[device.name] = problem
 
-    async def _note_answers(self, before: Mapping[str, Answer]) -> None:
-        times = [answer.answered_at for answer in self._answers.values()]
+    async def _note_answers(self) -> None:
+        times = [answer.answered_at for name, answer in self._answers.items() if name in self._due]
         self._observer.oldest_answer(self._client.url, min(times, default=time.time()))
         facts = self._build_facts()
         if facts != self.facts:
             self.facts = facts
             self._on_change()
-        if _timeless(before) != _timeless(self._answers):
+        if (known := _timeless(self._answers)) != self._saved:
+            self._saved = known
             await asyncio.to_thread(self._write_file, dict(self._answers))
 
     def _build_facts(self) -> tuple[ProvidedFacts, ...]:
@@ -278,6 +285,11 @@ class WebhookDevices:
     def _write_file(self, answers: dict[str, Answer]) -> None:
         content = json.dumps(msgspec.to_builtins(_File(_FORMAT, self._client.url, answers))).encode()
         files.save(self._file, content)
+
+
+def _is_here(device: Device) -> bool:
+    """Not in a pod."""
+    return bool(device.ifname) or device.kind is DeviceKind.RDMA
 
 
 async def _try(question: Awaitable[Mapping[str, Any]], problems: list[str]) -> Mapping[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,12 @@ class Node:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+
+
+def saved(folder: Path) -> set[str]:
+    """The devices about which a restart knows something."""
+    file = folder / "webhook.json"
+    return set(json.loads(file.read_text())["answers"]) if file.exists() else set()
 
 
 @pytest.fixture(autouse=True)
@@ -294,6 +301,32 @@ async def test_a_device_that_is_gone_is_forgotten_in_time(provider: Provider, st
     await until(node.is_known)
     node.offer(OTHER)
     await until(lambda: NIC.name not in node.published() and node.config(OTHER) == {})
+    assert provider.asked(CONFIG)
+
+
+async def test_a_device_that_went_before_a_restart_is_forgotten_in_time_also_in_the_file(
+    provider: Provider, start: Start, tmp_path: Path
+) -> None:
+    await start(refresh_seconds=0.05)
+    await until(lambda: NIC.name in saved(tmp_path))
+    node = await start(refresh_seconds=0.05)
+    node.offer(OTHER)
+    await until(lambda: NIC.name not in node.published() and NIC.name not in saved(tmp_path))
+    assert provider.asked(CONFIG)
+
+
+@pytest.mark.parametrize("others", [(), (replace(NIC, ifname=""),)])
+async def test_the_oldest_answer_is_of_a_device_that_is_asked_about(
+    provider: Provider, start: Start, tmp_path: Path, others: tuple[Device, ...]
+) -> None:
+    node = await start()
+    node.offer(NIC, OTHER)
+    await until(lambda: {NIC.name, OTHER.name} <= saved(tmp_path))
+    node = await start()
+    node.offer(OTHER, *others)
+    before = time.time()
+    await until(lambda: node.oldest >= before)
+    assert node.published().keys() == {NIC.name}
     assert provider.asked(CONFIG)
 
 
