@@ -36,8 +36,9 @@ from dranet.http1 import (
 from dranet.model.provider import DeviceIdentity
 from dranet.settings import Settings
 
-MAX_BODY_BYTES = 1 << 20
-"""Limit of one answer; the attributes and the config of one device are some hundred bytes."""
+MAX_BODY_BYTES = 64 << 10
+"""Limit of one answer, of which memory keeps up to twenty times as much for each device. The attributes and
+the config of one device are some hundred bytes; Kubernetes takes 10 KiB as the parameters of a claim."""
 
 FIRST_RETRY_SECONDS = 0.25
 """Each further pause is twice as long."""

@@ -7,6 +7,7 @@ import contextlib
 import json
 import ssl
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -274,7 +275,7 @@ async def test_an_answer_that_drips_is_cut_off_by_the_same_limit() -> None:
         (Trouble(body=b""), "not JSON", False),
         (Trouble(body=b"[]"), "must be a JSON object", False),
         (Trouble(body=b"\xff\xfe"), "not JSON", False),
-        (Trouble(body=b"[" * 100_000), "not JSON", False),
+        (Trouble(body=b"[" * MAX_BODY_BYTES), "not JSON", False),
         (Trouble(body=b'{"a": "\\ud800"}'), "not JSON", False),
         (Trouble(body=b'{"\\udc00": 1}'), "not JSON", False),
         (Trouble(body=b'{"a": NaN}'), "not JSON", False),
@@ -294,6 +295,23 @@ async def test_an_answer_that_cannot_be_used_is_a_clear_error(
     assert client.url in str(caught.value)
     assert "/GetDeviceConfig" in str(caught.value)
     assert caught.value.retryable is retryable
+
+
+@pytest.mark.parametrize("item", [b"{}", b"[]", b'""', b"1.5"])
+async def test_the_largest_answer_about_a_device_takes_little_memory(
+    provider: Provider, client: WebhookClient, item: bytes
+) -> None:
+    count = (MAX_BODY_BYTES - 8) // (len(item) + 1) - 1
+    provider.trouble[CONFIG] = Trouble(body=b'{"a":[' + b",".join([item] * count) + b"]}")
+    await client.read_config(NIC)
+    tracemalloc.start()
+    try:
+        config = await client.read_config(NIC)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(config["a"]) == count
+    assert kept < 4 << 20
 
 
 @pytest.mark.parametrize("body", [b'{"cloudProvider": "yes"}', b'{"profileProvider": 1}', b"[]"])
