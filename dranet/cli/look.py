@@ -36,6 +36,7 @@ def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) 
     """``--capture``, the settings that shape what a look shows, and ``also`` these."""
     parser.add_argument(
         "-f",
+        "--file",
         "--capture",
         "--facts",
         dest="facts",

@@ -156,7 +156,10 @@ def parse_arguments(typed: Sequence[str], prog: str = "dranet") -> argparse.Name
     if name not in COMMANDS:
         hint = suggest(first, (*COMMANDS, *ALIASES, HELP))
         raise SettingsError(f"unknown command {first!r}{hint or f' ({prog} --help lists them)'}")
-    return build_parser(name, prog).parse_args([name, *others])
+    parser = build_parser(name, prog)
+    if not others:
+        parser.explain_bare_command(name)
+    return parser.parse_args([name, *others])
 
 
 def _hint_new_name(old: str, others: Sequence[str]) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 EXIT_BAD_ARGUMENTS = 2
 _LEAST_CONTAINED = 3
+_OUTPUT = "output"
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +24,8 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         super().__init__(**options)
         self.shows_settings = False
+        self.takes_no_less = False
+        """Whether without any argument the help is printed, as where an argument is required."""
 
     def format_help(self) -> str:
         """Leave the settings out, unless ``--help-all`` was given."""
@@ -44,11 +48,27 @@ class Parser(argparse.ArgumentParser):
             self.error(self._describe_unknown(unknown[0]))
         return known, unknown
 
+    @property
+    def needs_arguments(self) -> bool:
+        return self.takes_no_less or any(one.required for one in self._get_positional_actions())
+
+    def explain_bare_command(self, name: str) -> None:
+        """Print the help of a command that was typed without its arguments, and exit, if it needs some."""
+        choices: Any = next(one.choices for one in self._actions if one.dest == "command")
+        command: Parser = choices[name]
+        if command.needs_arguments:
+            command.print_help(sys.stderr)
+            command.exit(EXIT_BAD_ARGUMENTS)
+
     def _describe_unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
-            return f"unexpected argument {argument!r}"
+            is_file = "-f" in self._option_string_actions and Path(argument).suffix
+            hint = f": did you mean -f {argument}?" if is_file else ""
+            return f"unexpected argument {argument!r}{hint}"
         name = argument.partition("=")[0]
-        hint = suggest(name, self._list_own_options()) or suggest(name, self._option_string_actions)
+        hint = suggest(name, self._list_own_options()) or suggest(
+            name, self._option_string_actions, by_part=False
+        )
         return f"unknown option {name}{hint}"
 
     def _list_own_options(self) -> list[str]:
@@ -63,7 +83,8 @@ class Parser(argparse.ArgumentParser):
         if choices is None or value in choices:
             return
         names = list(map(str, choices))
-        hint = suggest(str(value), names) or f" (one of {', '.join(names)})"
+        is_long = len(str(value)) >= _LEAST_CONTAINED  # "sh" is near each of bash, zsh and fish
+        hint = (suggest(str(value), names) if is_long else "") or f" (one of {', '.join(names)})"
         raise argparse.ArgumentError(action, f"unknown value {str(value)!r}{hint}")
 
     def error(self, message: str) -> NoReturn:
@@ -77,11 +98,16 @@ def _group_title(action: argparse.Action) -> str | None:
     return title
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """``: did you mean --gpus?``: the shortest name that contains it, else a near one, else nothing."""
+def suggest(name: str, known: Iterable[str], *, by_part: bool = True) -> str:
+    """``: did you mean --gpus?``: the shortest name that contains it (``by_part``), else a near one, else
+    nothing. Dashes make no two names alike, and what names an input is no option for an output."""
     from difflib import get_close_matches  # not for a probe that starts every few seconds
 
-    word, names = name.strip("-"), sorted(known, key=lambda one: (len(one), one))
-    longer = [one for one in names if len(word) >= _LEAST_CONTAINED and word in one]
-    near = longer or get_close_matches(name, names, n=1)
+    word = name.strip("-")
+    names = {one.strip("-"): one for one in sorted(known, key=lambda one: (len(one), one))}
+    if not word.startswith(_OUTPUT[0]):
+        names = {bare: one for bare, one in names.items() if not bare.startswith(_OUTPUT)}
+    is_part = by_part and len(word) >= _LEAST_CONTAINED
+    longer = [one for bare, one in names.items() if is_part and word in bare]
+    near = longer or [names[bare] for bare in get_close_matches(word, names, n=1)]
     return f": did you mean {near[0]}?" if near else ""

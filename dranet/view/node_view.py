@@ -7,6 +7,7 @@ import json
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
@@ -152,7 +153,10 @@ def serialize(document: object, form: str) -> str:
 
 
 def _sendable(value: Any) -> Any:
-    """A copy, so that nothing in it needs an alias. YAML has no escape for half a character: ours does it."""
+    """A copy, so that nothing in it needs an alias, of what JSON would have of it: of an enum its value. YAML
+    has no escape for half a character: ours does it."""
+    if isinstance(value, Enum):
+        return _sendable(value.value)
     if isinstance(value, str):
         return value if cut_text(value) is not None else value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):

@@ -69,8 +69,15 @@ def test_help_of_a_command_is_its_help() -> None:
         (("claim", "nwe"), "unknown value 'nwe': did you mean new?"),
         (("claim", "new", "--gpu", "2"), "unknown option --gpu: did you mean --gpus?"),
         (("topology", "--facts=a", "--ouput=svg"), "unknown option --ouput: did you mean --output?"),
-        (("topology", "--file", "a"), "unknown option --file: did you mean --output-file?"),
-        (("devices", "x"), "unexpected argument 'x'"),
+        (("topology", "--node", "x"), "unknown option --node\n"),
+        (("capture", "--file", "a"), "unknown option --file\n"),
+        (("capture", "--out", "a"), "unknown option --out: did you mean --output?"),
+        (("devices", "x"), "unexpected argument 'x'\n"),
+        (("topology", "c.json"), "unexpected argument 'c.json': did you mean -f c.json?"),
+        (("doctor", "b.tgz"), "unexpected argument 'b.tgz': did you mean -f b.tgz?"),
+        (("completion", "sh"), "unknown value 'sh' (one of bash, zsh, fish)"),
+        (("claim", "new", "--gpus", "one"), "argument --gpus: 'one' is not a whole number, as 2"),
+        (("explain", "-f", "a.yaml"), "Name a claim or a pod (KIND/NAME, before -f)"),
         (("topology", "-o", "matrx"), "unknown value 'matrx': did you mean matrix?"),
         (("xyz",), "unknown command 'xyz' (dranet --help lists them)"),
         (("--nonsense",), "unknown option --nonsense"),
@@ -81,6 +88,19 @@ def test_a_mistake_in_a_name_gets_the_nearest(arguments: tuple[str, ...], told: 
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert "usage:" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["claim", "explain", "completion", "testbed"])
+def test_what_needs_arguments_and_has_none_prints_its_help(command: str) -> None:
+    done = dranet(command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == dranet(command, "--help").stdout
+
+
+def test_file_names_the_input_wherever_f_does() -> None:
+    assert dranet("topology", "--file", *LAYOUT[1:]).stdout == dranet("topology", *LAYOUT).stdout
+    assert dranet("devices", "--file", *LAYOUT[1:]).stdout == dranet("devices", *LAYOUT).stdout
+    assert "-f nowhere.tgz: No such file" in dranet("doctor", "--file", "nowhere.tgz").stderr
 
 
 def test_old_names_still_work_and_get_a_hint(tmp_path: Path) -> None:

@@ -107,6 +107,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_bundle(parser.add_argument_group("support bundle"))
     add_node_config_flag(parser)
     parser.add_argument(
+        "--capture",
+        dest="facts_file",
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="look at the devices of a capture; everything else is that of this machine",
+    )
+    parser.add_argument(
         "--host-root",
         metavar="DIR",
         help="where the node's own file system is, as in kubectl debug node (/host)",
@@ -152,7 +159,9 @@ def _add_bundle(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--force", action="store_true", help="replace OUT where it exists")
     group.add_argument(
         "-f",
+        "--file",
         "--read",
+        dest="read",
         metavar="BUNDLE",
         help="show the findings in a bundle instead of looking at this node, on any system; - reads standard "
         "input",

@@ -99,8 +99,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpus", type=int, default=None, metavar="N", help="GPUs for each pod (default: 1)")
-    parser.add_argument("--nics", type=int, default=None, metavar="M", help="NICs for each pod (default: 1)")
+    parser.add_argument("--gpus", type=_whole_number, metavar="N", help="GPUs for each pod (default: 1)")
+    parser.add_argument("--nics", type=_whole_number, metavar="M", help="NICs for each pod (default: 1)")
     parser.add_argument("--per-node", action="store_true", help="all GPUs and NICs of a node for each pod")
     parser.add_argument(
         "--rails",
@@ -125,6 +125,13 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="NICs with RDMA, or with a network interface, RDMA or not (default: RDMA where there is)",
     )
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 2") from None
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
@@ -196,14 +203,15 @@ def run(options: argparse.Namespace) -> int:
     request = _read_request(options)
     objects = _read_objects(options)
     hardware = _read_hardware(objects, options.node, request)
-    is_known = bool(objects.classes) or asks_cluster(options)
-    classes = objects.classes if is_known else build_chart_classes(hardware.nic_driver)
+    own = {body["metadata"]["name"] for body in objects.classes}
+    of_chart = () if asks_cluster(options) else build_chart_classes(hardware.nic_driver)
+    assumed = {body["metadata"]["name"]: body for body in of_chart if body["metadata"]["name"] not in own}
     choice = choose_claim(
         request,
         hardware,
-        {body["metadata"]["name"]: body for body in classes},
+        {body["metadata"]["name"]: body for body in objects.classes} | assumed,
         _list_not_offered(objects.looks),
-        assumes_classes=not is_known,
+        assumed=frozenset(assumed),
     )
     notes = describe(choice, with_tried=options.explain)
     if options.output == "json":

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dranet.desk.cli.object_files import Document, expand, read_texts
-from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, convert, is_older
+from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, convert, has_other_version
 from dranet.view.node_view import to_yaml
 
 
@@ -41,7 +41,7 @@ def _convert_document(document: Document) -> Converted:
     value = document.value
     objects = _objects_of(value)
     changed = [body for body in objects if convert(body) is not body]
-    refused = [body for body in objects if is_older(body) and not can_convert(body)]
+    refused = [body for body in objects if has_other_version(body) and not can_convert(body)]
     text = _write(document) if changed else document.text
     return Converted(text, *(tuple(_name(body, document) for body in some) for some in (changed, refused)))
 

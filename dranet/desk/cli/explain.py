@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from dranet.desk.cli.objects import (
     fetch_live,
     find_namespace,
     load_files,
+    take_back,
 )
 from dranet.desk.explain.explain import ClusterView, explain
 from dranet.desk.explain.subject import (
@@ -30,7 +32,7 @@ from dranet.desk.explain.subject import (
     template_subject,
 )
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.templates.chart_classes import assume_classes
+from dranet.desk.templates.chart_classes import assume_missing_classes
 from dranet.errors import NotFoundError, SettingsError
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
@@ -77,7 +79,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "         [--kubeconfig FILE] [--context NAME] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("subject", nargs="+", metavar="KIND NAME", help="what to explain")
+    vars(parser)["takes_no_less"] = True
+    parser.add_argument("subject", nargs="*", metavar="KIND NAME", help="what to explain")
     parser.add_argument(
         "-n",
         "--namespace",
@@ -119,20 +122,30 @@ def read_subject(words: Sequence[str], namespace: str) -> tuple[str, str, str]:
     return known, namespace, name
 
 
+def _count_subject(words: Sequence[str]) -> int:
+    """How many of the last words are ``KIND/NAME`` or ``KIND NAME``."""
+    if words and words[-1].partition("/")[0].lower() in _KINDS and "/" in words[-1]:
+        return 1
+    return 2 if len(words) > 1 and words[-2].lower() in _KINDS else 0
+
+
 def run(options: argparse.Namespace) -> int:
     """Read, explain, print; the exit code is the conclusion."""
-    options.kind, options.namespace, options.name = read_subject(options.subject, options.namespace)
+    words = options.subject or take_back(options, _count_subject)
+    if not words:
+        raise SettingsError("what is to be explained? Name a claim or a pod", hint="KIND/NAME, before -f")
+    options.kind, options.namespace, options.name = read_subject(words, options.namespace)
     objects, driver = _read(options), read_settings(options).driver_name
-    assumes_classes = not (objects.classes or asks_cluster(options))
+    assumed = () if asks_cluster(options) else assume_missing_classes(objects.classes, objects.slices, driver)
     view = ClusterView(
         objects.slices,
-        assume_classes(objects.slices, driver) if assumes_classes else objects.classes,
+        [*objects.classes, *assumed],
         objects.claims,
         objects.nodes,
         objects.taint_rules,
         options.node,
         find_not_offered(objects.looks, driver),
-        assumes_classes,
+        frozenset(body["metadata"]["name"] for body in assumed),
         driver,
     )
     if options.node and not (objects.nodes or objects.slices):
@@ -154,11 +167,19 @@ def _read(options: argparse.Namespace) -> ClusterObjects:
     what would be if that were created there? Of two nodes of one name the last counts, so a capture's least.
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
-    allocated = load_files(options.file) if options.file else ClusterObjects()
+    allocated = _load_files(options.file) if options.file else ClusterObjects()
     if asks_cluster(options):
         options.namespace = options.namespace or find_namespace(options)
         allocated = fetch_live(options) | allocated
     return captured | allocated
+
+
+def _load_files(paths: Sequence[str]) -> ClusterObjects:
+    """Without what cannot be read, which a note names."""
+    found = load_files(paths, passes_over=True)
+    for unread in found.unread:
+        print(f"note: not read: {unread.error}", file=sys.stderr)
+    return found
 
 
 def _find_subject(options: argparse.Namespace, objects: ClusterObjects, view: ClusterView) -> Subject:

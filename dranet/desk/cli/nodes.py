@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.cluster.events import WARNING
@@ -24,6 +25,7 @@ from dranet.desk.cli.objects import (
     asks_cluster,
     capture_slices,
     load_files,
+    take_back,
 )
 from dranet.desk.explain.subject import near_names
 from dranet.desk.fleet.nodes import FleetNode, ProblemSeverity
@@ -62,6 +64,9 @@ or the cluster does not answer, 2 when arguments or files are wrong.
 """
 
 
+_OF_FILES = (".yaml", ".yml", ".json", ".gz", ".tgz")
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
@@ -95,6 +100,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, print; the exit code is whether a node has a problem."""
+    options.names = options.names or take_back(options, _count_names)
     driver = read_settings(options).driver_name
     objects, refused = _fetch(options, driver) if asks_cluster(options) else (FleetObjects(()), [])
     if options.file or options.facts:
@@ -108,6 +114,12 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(render(nodes, refused, find_screen(), is_wide=is_wide, shows_all=options.all)))
     has_problem = any(node.severity is ProblemSeverity.PROBLEM for node in nodes)
     return EXIT_PROBLEM if has_problem else 0
+
+
+def _count_names(words: Sequence[str]) -> int:
+    """How many of the last words are no names of files, but of nodes."""
+    others = (n for n, word in enumerate(reversed(words)) if "/" in word or Path(word).suffix in _OF_FILES)
+    return next(others, len(words))
 
 
 def _fetch(options: argparse.Namespace, driver: str) -> tuple[FleetObjects, list[str]]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dranet.desk.cli.object_files import expand, name_of, read_documents
+from dranet.desk.cli.object_files import STANDARD_INPUT, expand, name_of, read_documents
+from dranet.desk.kubeapi.known_kinds import is_read
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault, without_nulls
-from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, is_older
+from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, has_other_version
 from dranet.errors import SettingsError
 from dranet.view.node_view import SHAPING_SETTINGS
 from dranet.view.options import add_capture_flag, add_settings_group
@@ -61,6 +62,16 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A file or a document that was passed over."""
+
+    error: SettingsError
+    """Its message begins with the place."""
+    is_foreign: bool = False
+    """Whether it is no Kubernetes object of a folder, rather than of a file that the user named."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterObjects:
     """Raw objects by kind, in the order in which they were found. Two may have one name: files do not know
     of each other."""
@@ -78,6 +89,7 @@ class ClusterObjects:
     """By ``id`` of the object: see :meth:`source_of`."""
     looks: dict[str, NodeView] = field(default_factory=dict)
     """By node name: what was seen on a node whose slices come from a capture."""
+    unread: list[Unread] = field(default_factory=list)
 
     def source_of(self, body: JsonObject) -> str:
         """Where ``body`` (the very object) was found; empty if unknown."""
@@ -86,7 +98,7 @@ class ClusterObjects:
 
     def add(self, body: JsonObject, source: Source) -> None:
         """Put one object where its kind belongs."""
-        found: list[JsonObject] = getattr(self, LISTS.get(body.get("kind", ""), "others"))
+        found: list[JsonObject] = getattr(self, LISTS[body["kind"]] if is_read(body) else "others")
         found.append(body)
         self.sources[id(body)] = source
 
@@ -101,7 +113,9 @@ class ClusterObjects:
         return ClusterObjects(*(a | b if isinstance(a, dict) else a + b for a, b in pairs))
 
 
-def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool = False) -> ClusterObjects:
+def load_files(
+    paths: Iterable[str | Path], *, check: bool = True, others: bool = False, passes_over: bool = False
+) -> ClusterObjects:
     """The objects in these files; ``-`` is standard input, of a folder its YAML and JSON files.
 
     Args:
@@ -110,23 +124,48 @@ def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool 
             only kind, name and ``spec`` are known to be of the right type, and older versions are read: for
             callers that report more about it.
         others: objects of other kinds are enough.
+        passes_over: what cannot be read, and is not all there is, goes into ``unread``. An object of a
+            wrong shape is refused.
 
     Raises:
         SettingsError: a file that cannot be read, an invalid object, or nothing in them that is read
             here; names file, document and cause.
     """
     found = ClusterObjects()
-    named = [file for path in paths for file in expand(str(path))]
-    for path in named:
-        for number, document in read_documents(path):
-            for source, body in _iter_objects(document, Source(name_of(path), number)):
+    named = [(file, file != str(path)) for path in paths for file in expand(str(path))]
+    for path, is_in_folder in named:
+        for source, value in _iter_values(path, found):
+            try:
+                body = _must_be_mapping(value, source)
                 _check_identity(body, source)
                 if check:
                     _check_version(body, source)
-                found.add(_with_name(_checked(body, source) if check else body), source)
+            except SettingsError as error:
+                found.unread.append(Unread(error, is_in_folder and not _has_type(value)))
+                continue
+            found.add(_with_name(_checked(body, source) if check else body), source)
+    if found.unread and not (passes_over and (any(found) or found.others)):
+        raise found.unread[0].error
     if not any(found) and not (others and found.others):
-        raise SettingsError(_nothing_found(named, found.others), hint=f"read are {', '.join(LISTS)}")
+        files = [path for path, _ in named]
+        raise SettingsError(_nothing_found(files, found.others), hint=f"read are {', '.join(LISTS)}")
     return found
+
+
+def _iter_values(path: str, found: ClusterObjects) -> Iterator[tuple[Source, Any]]:
+    """What should be objects; what is no YAML goes into ``unread``. Raises SettingsError for a file that is
+    not there."""
+    try:
+        for number, document in read_documents(path):
+            yield from _iter_items(document, Source(name_of(path), number))
+    except SettingsError as error:
+        if path != STANDARD_INPUT and not Path(path).is_file():
+            raise
+        found.unread.append(Unread(error))
+
+
+def _has_type(value: Any) -> bool:
+    return isinstance(value, dict) and ("apiVersion" in value or "kind" in value)
 
 
 def fetch_live(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS)) -> ClusterObjects:
@@ -166,6 +205,23 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
         "what a cluster has if one is named (--kubeconfig, --context)",
     )
     add_capture_flag(parser)
+
+
+def take_back(options: argparse.Namespace, count: Callable[[Sequence[str]], int]) -> list[str]:
+    """Take the words at the end of ``-f`` or ``--capture`` that are meant for the command itself: an option
+    with several values takes all words after it. ``count`` returns how many of the words that are not files
+    they are."""
+    for taken in (options.file, options.facts):
+        last = next((n for n, word in enumerate(reversed(taken)) if _is_file(word)), len(taken))
+        words = taken[max(len(taken) - last, 1) :]
+        if number := count(words):
+            del taken[-number:]
+            return list(words[-number:])
+    return []
+
+
+def _is_file(word: str) -> bool:
+    return word == STANDARD_INPUT or Path(word).exists()
 
 
 def add_facts_settings(parser: argparse.ArgumentParser) -> None:
@@ -247,7 +303,7 @@ def _with_name(body: JsonObject) -> JsonObject:
 # --- what is in a file -------------------------------------------------------------------------------
 
 
-def _iter_objects(document: Any, source: Source) -> Iterator[tuple[Source, JsonObject]]:
+def _iter_items(document: Any, source: Source) -> Iterator[tuple[Source, Any]]:
     """The objects of a document: itself, the items of a ``List``, or of a bare JSON array."""
     if isinstance(document, dict) and "items" in document and str(document.get("kind", "")).endswith("List"):
         kind = str(document["kind"]).removesuffix("List")
@@ -256,13 +312,13 @@ def _iter_objects(document: Any, source: Source) -> Iterator[tuple[Source, JsonO
     else:
         items, common = document if isinstance(document, list) else None, {}
     if items is None:
-        yield source, _must_be_mapping(document, source)
+        yield source, document
         return
     if not isinstance(items, list) or len(items) > _MAX_ITEMS:
         raise SettingsError(f"{source}: items must be a list of at most {_MAX_ITEMS} objects")
     for number, item in enumerate(items, 1):
         place = Source(source.file, source.document, number)
-        yield place, {**common, **_must_be_mapping(item, place)}
+        yield place, {**common, **item} if isinstance(item, dict) else item
 
 
 def _must_be_mapping(value: Any, source: Source) -> JsonObject:
@@ -277,7 +333,7 @@ def _check_identity(body: JsonObject, source: Source) -> None:
         if not isinstance(body.get(key), str) or not body[key]:
             hint = "name a capture with --capture" if "facts" in body and "format" in body else ""
             raise SettingsError(f"{source}: {key} is missing: is this a Kubernetes object?", hint=hint)
-    if body["kind"] not in LISTS:
+    if not is_read(body):
         return
     where = f"{source}: {body['kind']}"
     metadata = body.get("metadata")
@@ -291,7 +347,7 @@ def _check_identity(body: JsonObject, source: Source) -> None:
 
 
 def _check_version(body: JsonObject, source: Source) -> None:
-    if is_older(body) and body["apiVersion"] not in _VERSIONS:
+    if has_other_version(body) and body["apiVersion"] not in _VERSIONS:
         can_be = f"dranet validate --convert writes it as {CURRENT}"
         hint = can_be if can_convert(body) else f"write it as {CURRENT}"
         raise SettingsError(f"{source}: {body['kind']}: {body['apiVersion']} is not read", hint=hint)
@@ -299,7 +355,7 @@ def _check_version(body: JsonObject, source: Source) -> None:
 
 def _checked(body: JsonObject, source: Source) -> JsonObject:
     """The object without nulls, if its fields have the shapes that an allocation relies on."""
-    if body["kind"] not in LISTS:
+    if not is_read(body):
         return body
     try:
         kept: JsonObject = without_nulls(body)

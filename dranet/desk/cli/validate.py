@@ -26,10 +26,10 @@ from dranet.desk.cli.validate_report import (
     to_document,
 )
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.kubeapi.versions import CURRENT, convert, is_older
+from dranet.desk.kubeapi.versions import CURRENT, convert, has_other_version
 from dranet.desk.lint import RULES, Key, LintSeverity, Scope, key_of, read_devices
 from dranet.desk.lint.compute_domains import build_channel_templates
-from dranet.desk.templates.chart_classes import assume_classes
+from dranet.desk.templates.chart_classes import assume_missing_classes
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
 from dranet.view.options import add_capture_flag, read_settings
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
         hint = "-f FILE; or --live for what is in the cluster"
         raise SettingsError("nothing to look at: name a file", hint=hint)
     settings = read_settings(options)
-    loaded = load_files(options.files, check=False, others=True) if options.files else None
+    loaded = load_judged(options.files) if options.files else None
     known = [load_files(options.also)] if options.also else []
     known += [capture_slices(options.facts, settings)] if options.facts else []
     known += [fetch_live(options)] if is_live else []
@@ -134,14 +134,24 @@ def run(options: argparse.Namespace) -> int:
     return _exit_code(reports, options.strict)
 
 
+def load_judged(paths: Iterable[str]) -> ClusterObjects:
+    """All objects of these files, whatever is wrong with them, and what in them is no object. Raises
+    SettingsError, as ``load_files``."""
+    return load_files(paths, check=False, others=True, passes_over=True)
+
+
 def _convert(options: argparse.Namespace) -> int:
     if not options.files:
         raise SettingsError("nothing to convert: name a file", hint="- is standard input")
+    if options.output != "text":
+        raise SettingsError(
+            f"--convert does not go with -o {options.output}: documents keep their text", hint="leave -o out"
+        )
     documents = list(convert_files(options.files))
     print_document(join(documents))
     changed = [name for one in documents for name in one.changed]
     refused = [name for one in documents for name in one.refused]
-    for name in changed or ("nothing: every object is as in v1",):
+    for name in changed or (() if refused else ("nothing: every object is as in v1",)):
         print(f"converted {name}", file=sys.stderr)
     for name in refused:
         print(f"cannot convert {name}: write it as {CURRENT}", file=sys.stderr)
@@ -160,15 +170,14 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
     def by_key(bodies: list[JsonObject]) -> dict[Key, JsonObject]:
         kept: dict[Key, JsonObject] = {}
         for body in map(convert, bodies):
-            if is_unicode(body) and not is_older(body) and not find_fault(body):
+            if is_unicode(body) and not has_other_version(body) and not find_fault(body):
                 kept.setdefault(key_of(body), body)
         return kept
 
     slices = tuple(by_key(whole.slices).values())
     classes = {key.name: body for key, body in by_key(whole.classes).items()}
-    assumes_classes = not (classes or is_live)
-    if assumes_classes:
-        classes = {body["metadata"]["name"]: body for body in assume_classes(slices, driver)}
+    assumed = () if is_live else assume_missing_classes(classes.values(), slices, driver)
+    classes |= {body["metadata"]["name"]: body for body in assumed}
     return Scope(
         driver=driver,
         classes=classes,
@@ -177,7 +186,7 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
         devices=read_devices(slices),
         slices=slices,
         is_live=is_live,
-        assumes_classes=assumes_classes,
+        assumed_classes=frozenset(body["metadata"]["name"] for body in assumed),
     )
 
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dranet.desk.cli.objects import ClusterObjects
+from dranet.desk.cli.objects import ClusterObjects, Unread
+from dranet.desk.kubeapi.known_kinds import find_misspelt_kind
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault
-from dranet.desk.kubeapi.versions import can_convert, convert, is_older
+from dranet.desk.kubeapi.versions import can_convert, convert, has_other_version
 from dranet.desk.lint import (
     Key,
     LintFinding,
@@ -42,12 +43,13 @@ class Report:
     """One object with what was found."""
 
     kind: str
+    """Empty for what is no object."""
     key: Key
     source: str
     findings: tuple[LintFinding, ...]
 
     def __str__(self) -> str:
-        return f"{self.kind} {'/'.join(filter(None, self.key))}"
+        return f"{self.kind} {'/'.join(filter(None, self.key))}" if self.kind else "not read"
 
 
 def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
@@ -68,24 +70,34 @@ def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
             found.append(LintFinding(rules.DUPLICATE, "metadata.name", text))
         reports.append(Report(body["kind"], _named(body), objects.source_of(body), _unique(found)))
     for body in objects.others:
-        found = list(_inspect_templates(body, scope))
+        found = [*_find_misspelt_kind(body), *_inspect_templates(body, scope)]
         reports.append(Report(body["kind"], _named(body), objects.source_of(body), _unique(found)))
-    return reports
+    return [*reports, *map(_report_unread, objects.unread)]
+
+
+def _report_unread(unread: Unread) -> Report:
+    """The message of the error has its place first."""
+    place, _, text = unread.error.message.partition(": ")
+    rule = rules.NO_OBJECT if unread.is_foreign else rules.UNREADABLE
+    return Report("", Key("", ""), place, (LintFinding(rule, "", text, unread.error.hint),))
+
+
+def _find_misspelt_kind(body: JsonObject) -> Iterator[LintFinding]:
+    if (misspelt := find_misspelt_kind(body)) is not None:
+        yield LintFinding(rules.UNKNOWN_KIND, misspelt.field, misspelt.text, misspelt.fix)
 
 
 def find_assumed_classes(scope: Scope) -> tuple[str, ...]:
     """The classes that the claims name and no file gives: they are taken to be as their charts have them."""
-    if not scope.assumes_classes:
-        return ()
     specs = [claim["spec"] for claim in scope.claims.values()]
     specs += [template["spec"]["spec"] for template in scope.templates.values()]
     named = {one.class_name for spec in specs for one in iter_alternatives(spec, "")}
-    return tuple(sorted(named & scope.classes.keys()))
+    return tuple(sorted(named & scope.assumed_classes))
 
 
 def _is_unreadable(body: JsonObject) -> bool:
     """Whether nothing is known of its fields: they are those of a version that cannot be converted."""
-    return is_older(body) and not can_convert(body)
+    return has_other_version(body) and not can_convert(body)
 
 
 def _named(body: JsonObject) -> Key:
@@ -206,7 +218,7 @@ def draw_reports(
     yield summarize(reports, devices)
     if assumed:
         names = " and ".join(assumed)
-        text = f"note: no DeviceClasses were given (--with FILE): {names} assumed as in the charts"
+        text = f"note: DeviceClasses not given (--with FILE): {names} assumed as in the charts"
         yield from map(
             screen.dim, textwrap.wrap(text, min(screen.columns or PROSE, PROSE), subsequent_indent="      ")
         )
@@ -215,7 +227,8 @@ def draw_reports(
 def _draw_finding(finding: LintFinding, screen: Screen, explained: set[LintRule]) -> Iterator[str]:
     style = _STYLES.get(finding.severity, Screen.dim)
     severity = style(screen, finding.severity.ljust(_WIDEST_SEVERITY))
-    yield f"  {severity}  {finding.path}  {screen.dim(f'[{finding.rule.name}]')}"
+    place = f"{finding.path}  " if finding.path else ""
+    yield f"  {severity}  {place}{screen.dim(f'[{finding.rule.name}]')}"
     yield from _wrap(finding.text, screen)
     if finding.fix:
         yield from _wrap(f"fix: {finding.fix}", screen)
@@ -241,7 +254,11 @@ def summarize(reports: Sequence[Report], devices: int) -> str:
     counts = _count(reports)
     counted = [count_of(counts[severity], severity) for severity in LintSeverity if counts[severity]]
     tried = f", selectors tried on {count_of(devices, 'device')}" if devices else ""
-    return f"{count_of(len(reports), 'object')}{tried}: {', '.join(counted) or 'nothing found'}"
+    return f"{count_of(_count_objects(reports), 'object')}{tried}: {', '.join(counted) or 'nothing found'}"
+
+
+def _count_objects(reports: Sequence[Report]) -> int:
+    return sum(bool(report.kind) for report in reports)
 
 
 def _count(reports: Iterable[Report]) -> Counter[LintSeverity]:
@@ -254,10 +271,10 @@ def to_document(reports: Sequence[Report], devices: int, assumed: Sequence[str] 
     return to_json(
         {
             "summary": {f"{severity}s": counts[severity] for severity in LintSeverity}
-            | {"objects": len(reports), "devices": devices, "assumedClasses": list(assumed)},
+            | {"objects": _count_objects(reports), "devices": devices, "assumedClasses": list(assumed)},
             "objects": [
                 {
-                    "kind": report.kind,
+                    "kind": report.kind or None,
                     "namespace": report.key.namespace or None,
                     "name": report.key.name or None,
                     "source": report.source,

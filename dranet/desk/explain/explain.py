@@ -63,8 +63,8 @@ class ClusterView:
     """Look at this one alone."""
     not_offered: Mapping[str, tuple[tuple[JsonObject, str], ...]] = field(default_factory=dict)
     """By node: slices of devices that its driver keeps to itself, each with the reason."""
-    assumes_classes: bool = False
-    """The classes are those that charts install: none were given."""
+    assumed_classes: frozenset[str] = frozenset()
+    """Names of classes that charts install: they were not given."""
     driver: str = ""
     """Whose configs are read."""
 
@@ -212,9 +212,11 @@ def _explain_refusal(
     if error.cause is Cause.CLASS_MISSING:
         wanted = (name for claim in subject.waiting for name in class_names(claim.body))
         missing = next((name for name in wanted if name not in view.classes_by_name), "")
-        fix = near_names(missing, view.classes_by_name)
-        if view.assumes_classes and not fix.startswith("did you mean"):
-            fix = "no DeviceClasses were given: give its file with -f"
+        own = view.classes_by_name.keys() - view.assumed_classes
+        ways = (near_names(missing, names) for names in (own, view.classes_by_name))
+        fix = next((way for way in ways if way.startswith("did you mean")), "") or near_names(missing, own)
+        if view.assumed_classes and not fix.startswith("did you mean"):
+            fix = "it was not given: give its file with -f"
     conclusion = Conclusion.UNKNOWN if error.cause is Cause.NOT_MODELLED else Conclusion.BROKEN
     headline = error.message.removeprefix(f"claim {subject.label}: ")
     return Explanation(subject, conclusion, headline, fix, allocated, (), (), _remarks(subject, view))
@@ -231,9 +233,8 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     blind = bool(unknown) and subject.pod is not None and not view.nodes
     nodes = "no Node objects were given: labels and taints of nodes are not looked at"
     used = dict.fromkeys(name for claim in subject.waiting for name in class_names(claim.body))
-    known = view.classes_by_name if view.assumes_classes else ()
-    assumed = " and ".join(name for name in used if name in known)
-    classes = f"no DeviceClasses were given (-f FILE): {assumed} assumed, as the charts install them"
+    assumed = " and ".join(name for name in used if name in view.assumed_classes)
+    classes = f"DeviceClasses not given (-f FILE): {assumed} assumed, as the charts install them"
     profiles = describe_profiles(subject.claims, view.classes_by_name, view.driver)
     return (
         *subject.remarks,

@@ -16,11 +16,13 @@ from dranet.desk.kubeapi.shapes import ALTERNATIVE, get_fields
 GROUP = "resource.k8s.io"
 CURRENT = f"{GROUP}/v1"
 CONVERTED = tuple(f"{GROUP}/{version}" for version in ("v1beta2", "v1beta1", "v1alpha3"))
+NOT_CONVERTED = tuple(f"{GROUP}/{version}" for version in ("v1alpha2", "v1alpha1"))
+"""Older ones, in which claims had other fields."""
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice")
 _OF_REQUEST = frozenset(get_fields(ALTERNATIVE)) | {"adminAccess"}
 
 
-def is_older(body: Mapping[str, Any]) -> bool:
+def has_other_version(body: Mapping[str, Any]) -> bool:
     """Whether it is of a kind that v1 has, and of another version. DeviceTaintRules are left alone: their
     versions are of another time."""
     version = str(body.get("apiVersion"))

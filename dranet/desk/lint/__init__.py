@@ -6,10 +6,18 @@ known of a cluster is a :class:`Scope`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.desk.kubeapi.versions import CURRENT, can_convert, convert, is_older
+from dranet.desk.kubeapi.versions import (
+    CURRENT,
+    GROUP,
+    NOT_CONVERTED,
+    can_convert,
+    convert,
+    has_other_version,
+)
 from dranet.desk.lint import rules
 from dranet.desk.lint.alignment import lint_claim_alignment
 from dranet.desk.lint.capacities import lint_capacities
@@ -36,6 +44,7 @@ __all__ = [
     "read_devices",
 ]
 
+_NEWER = re.compile(rf"{re.escape(GROUP)}/v([2-9]|[1-9][0-9]+)((alpha|beta)[0-9]+)?")
 _DEFAULT_NAMESPACE = "default"
 _CLUSTER_SCOPED = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule")
 
@@ -52,13 +61,13 @@ def lint_object(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
 
     What is written as in an older version of the API is judged as what it means in v1.
     """
-    if is_older(body):
-        yield from _find_old_version(body)
+    if has_other_version(body):
+        yield from _find_other_version(body)
         if not can_convert(body):
             return
     written, body = body, convert(body)
     namespace, spec = key_of(body).namespace, body.get("spec") or {}
-    yield from find_unknown_fields(body if is_older(written) else written)
+    yield from find_unknown_fields(body if has_other_version(written) else written)
     match body.get("kind"):
         case "ResourceClaim":
             yield from _lint_claim(spec, "spec", namespace, scope)
@@ -73,11 +82,20 @@ def lint_object(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:
             yield from lint_pod(spec, "spec", namespace, scope)
 
 
-def _find_old_version(body: JsonObject) -> Iterator[LintFinding]:
+def _find_other_version(body: JsonObject) -> Iterator[LintFinding]:
     version = body["apiVersion"]
-    known = f"{CURRENT}; dranet validate --convert FILE writes it so"
-    fix = known if can_convert(body) else f"write it as {CURRENT}: no program can convert {version}"
-    yield LintFinding(rules.API_VERSION, "apiVersion", f"{version} is an older version of the API", fix)
+    fix = f"write it as {CURRENT}"
+    if can_convert(body):
+        text = f"{version} is an older version of the API"
+        fix = f"{CURRENT}; dranet validate --convert FILE writes it so"
+    elif version in NOT_CONVERTED:
+        text = f"{version} is an older version of the API"
+        fix = f"{fix}: no program can convert {version}"
+    elif _NEWER.fullmatch(version):
+        text = f"{version} is newer than this program, which knows {CURRENT}"
+    else:
+        text = f"there is no version {version} of the API"
+    yield LintFinding(rules.API_VERSION, "apiVersion", text, fix)
 
 
 def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[LintFinding]:

@@ -51,7 +51,7 @@ def _find_class(alternative: Alternative, scope: Scope) -> Iterator[LintFinding]
     elif meant:
         text, fix = f"DeviceClass {show(name)} is not known", f"did you mean {meant}?"
         yield LintFinding(rules.CLASS_MISSPELT, where, text, fix)
-    elif scope.classes and not scope.assumes_classes:
+    elif scope.classes.keys() - scope.assumed_classes:
         fix = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
         yield LintFinding(
             rules.CLASS_NOT_PROVIDED, where, f"DeviceClass {show(name)} is not in the files", fix

@@ -99,10 +99,29 @@ REFUSED = LintRule(
     "a name, a number of entries or a combination that the API does not take",
     "The API server refuses the object.",
 )
+UNREADABLE = LintRule(
+    "unreadable",
+    _ERROR,
+    "a file that is no YAML, or a document that is no object: without apiVersion, kind or a name",
+    "kubectl refuses it; it is not checked here.",
+)
+NO_OBJECT = LintRule(
+    "no-object",
+    _NOTE,
+    "a file of a folder that has no Kubernetes object, such as values.yaml of a Helm chart",
+    "It is not checked here, and kubectl apply of the folder fails.",
+)
+UNKNOWN_KIND = LintRule(
+    "unknown-kind",
+    _ERROR,
+    "a kind that resource.k8s.io does not have, or a kind or group that is nearly one of those checked here",
+    "No API server has it; the object is not checked further.",
+)
 API_VERSION = LintRule(
     "api-version",
     _ERROR,
-    "an object of an older version of resource.k8s.io (v1beta2, v1beta1, v1alpha3)",
+    "an object of another version of resource.k8s.io than v1: v1beta2, v1beta1, v1alpha3, or one that does "
+    "not exist",
     "Kubernetes 1.34 and later serve only v1 by default, and kubectl finds no such kind.",
 )
 UNKNOWN_FIELD = LintRule(
@@ -351,6 +370,9 @@ MEMLOCK = LintRule(
 RULES: tuple[LintRule, ...] = (
     SHAPE,
     REFUSED,
+    UNREADABLE,
+    NO_OBJECT,
+    UNKNOWN_KIND,
     API_VERSION,
     UNKNOWN_FIELD,
     DUPLICATE,

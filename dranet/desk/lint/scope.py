@@ -186,8 +186,8 @@ class Scope(Struct, frozen=True, dict=True):
     slices: tuple[JsonObject, ...] = ()
     """The same, as they were read."""
     is_live: bool = False
-    assumes_classes: bool = False
-    """The classes are those that charts install: none were given."""
+    assumed_classes: frozenset[str] = frozenset()
+    """Names of classes that charts install: they were not given."""
 
     @cached_property
     def _found(self) -> dict[Hashable, Any]:

@@ -68,6 +68,16 @@ def assume_classes(slices: Iterable[JsonObject], driver: str = DEFAULT_DRIVER) -
     return (*build_chart_classes(driver), *of_vendors, *parts)
 
 
+def assume_missing_classes(
+    known: Iterable[JsonObject], slices: Iterable[JsonObject], driver: str = DEFAULT_DRIVER
+) -> tuple[JsonObject, ...]:
+    """The classes to assume next to the known ones: the chart's, and where none are known those of GPU
+    vendors as well."""
+    names = {body["metadata"]["name"] for body in known}
+    charts = build_chart_classes(driver) if names else assume_classes(slices, driver)
+    return tuple(body for body in charts if body["metadata"]["name"] not in names)
+
+
 def build_class(
     name: str, expression: str, driver: str = "", parameters: Mapping[str, Any] | None = None
 ) -> JsonObject:

@@ -102,8 +102,8 @@ class Choice:
     """One node of each make, and the names of all that are alike."""
     known: Classes | None = None
     """DeviceClasses of the cluster; ``None`` where they were not asked for."""
-    assumes_classes: bool = False
-    """They are those that the chart installs: none were given."""
+    assumed: frozenset[str] = frozenset()
+    """Names of known classes that no file has: the chart installs them."""
 
     @property
     def first_templates(self) -> tuple[JsonObject, ...]:
@@ -121,7 +121,7 @@ def choose_claim(
     classes: Classes | None = None,
     not_offered: NotOffered | None = None,
     *,
-    assumes_classes: bool = False,
+    assumed: frozenset[str] = frozenset(),
 ) -> Choice:
     """The manifests for ``request`` on this hardware.
 
@@ -130,7 +130,7 @@ def choose_claim(
         hardware: that of every node.
         classes: DeviceClasses of the cluster, by name; ``None`` where they are not known.
         not_offered: NICs that the nodes have and do not offer.
-        assumes_classes: the classes are those that the chart installs.
+        assumed: names of those classes that no file has: the chart installs them.
 
     Raises:
         NotAvailable: no node can give it, or no claim can express it.
@@ -142,7 +142,7 @@ def choose_claim(
             "--each-numa is for GPUs that a device plugin gives: a claim for GPUs aligns its NICs",
             hint="leave it out, or name the plugin's resource: --gpu-resource nvidia.com/gpu",
         )
-    is_named = request.nic_class or request.gpu_class or not assumes_classes
+    is_named = request.nic_class or request.gpu_class or known.keys() - assumed or not assumed
     candidates = find_candidates(request, hardware, not_offered or {}, known if is_named else {})
     makes = _makes(candidates.nodes)
     nodes = [node for node, _ in makes]
@@ -169,7 +169,7 @@ def choose_claim(
         build_pods(candidates.request, best.shape),
         makes,
         classes,
-        assumes_classes,
+        assumed,
     )
 
 

@@ -166,13 +166,13 @@ def _shares(choice: Choice) -> Iterator[str]:
 def _about_classes(choice: Choice) -> Iterator[str]:
     request, known = choice.candidates.request, choice.known or {}
     gpu_class = gpu_class_name(request, choice.hardware) if request.gpus else ""
-    used = [name for name in _class_names(choice) if name in known]
-    if used and not choice.assumes_classes:
+    used = [name for name in _class_names(choice) if name in known and name not in choice.assumed]
+    if used:
         yield f"Used without a change, because the cluster has it: DeviceClass {' and '.join(used)}."
     if not gpu_class or gpu_class in known or choice.hardware.has_own_gpus:
         return
     yield f"The DeviceClass {gpu_class} is the one of the GPUs' driver."
-    if choice.known is not None and not choice.assumes_classes:
+    if choice.known is not None and not (choice.assumed and choice.known.keys() <= choice.assumed):
         yield "It is not among those that were read, and without it no pod starts: --gpu-class names another."
 
 
@@ -242,8 +242,8 @@ def _assumed(choice: Choice) -> Iterator[str]:
 
 
 def _assumed_classes(choice: Choice) -> Iterator[str]:
-    used = [name for name in _class_names(choice) if name in (choice.known or {})]
-    if used and choice.assumes_classes:
+    used = [name for name in _class_names(choice) if name in choice.assumed]
+    if used:
         kind, them = ("DeviceClass", "it") if len(used) == 1 else ("DeviceClasses", "them")
         yield (
             f"Assumed: the cluster has the {kind} {' and '.join(used)}, as the driver's chart installs "

@@ -282,7 +282,8 @@ def paired(
         for c in _constraints(defaults, relation, asked, len(relations) > 1, groups)
     ]
     bundle = f", {each} NICs for each GPU" if in_bundles and each > 1 else ""
-    title = f"each NIC with a GPU {', or else '.join(relation.meaning for relation in relations)}{bundle}"
+    meanings = [rung.meaning for rung in relations if any(rung in one.relations for one in asked)]
+    title = f"each NIC with a GPU {', or else '.join(meanings)}{bundle}"
     return Shape(title, tuple(requests), tuple(constraints), relations=tuple(relations))
 
 

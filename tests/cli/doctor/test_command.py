@@ -168,8 +168,10 @@ def test_settings_reach_the_examination(monkeypatch: pytest.MonkeyPatch) -> None
         return found()
 
     monkeypatch.setattr("dranet.cli.doctor.examine.examine", examine)
-    assert main(["doctor", "--driver-name", "nic.example.com", "--bind-address", ":9999"]) == 0
+    arguments = ("--driver-name", "nic.example.com", "--bind-address", ":9999", "--capture", "c.json")
+    assert main(["doctor", *arguments]) == 0
     assert (seen[0].driver_name, seen[0].bind_address) == ("nic.example.com", ":9999")
+    assert str(seen[0].facts_file) == str(Path("c.json").absolute())
     assert seen[0].node_name
 
 

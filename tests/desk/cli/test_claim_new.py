@@ -15,7 +15,7 @@ from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.transport import access_from_url
-from dranet.desk.templates.chart_classes import build_chart_classes
+from dranet.desk.templates.chart_classes import build_chart_classes, build_class
 from testbed.apiserver.server import ApiServer
 from tests.data.gpu_slices import FILES, slices_file
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file, read_layout
@@ -229,6 +229,28 @@ def test_more_than_a_claim_has_room_for_is_refused_with_the_flag_that_solves_it(
     code, _, error = run(capsys, *facts("aws-p5"), "--gpus", "6", "--nics", "32")
     assert code == 1
     assert "(ask for fewer devices, or for all: --per-node takes all" in error
+
+
+@pytest.mark.parametrize(
+    ("layout", "asked"), [("dgx-h100", "--gpus 1 --nics 4"), ("aws-p5", "--gpus 4 --nics 20")]
+)
+def test_the_reason_names_the_alternatives_that_are_written_alone(
+    layout: str, asked: str, capsys: CaptureFixture
+) -> None:
+    _, text, _ = run(capsys, *facts(layout), *asked.split())
+    chosen = " ".join(text.replace("#", "").split()).partition("Chosen: ")[2].partition(". ")[0]
+    assert ("same-root" in text) == ("below the same PCIe root complex" in chosen)
+    assert "same-numa" in text
+    assert "on the same NUMA node" in chosen
+
+
+def test_the_charts_classes_are_assumed_next_to_one_of_a_file(capsys: CaptureFixture, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump(build_class("mine", "true")))
+    code, text, _ = run(capsys, *facts("dgx-h100"), "-f", str(mine))
+    assert code == 0
+    assert [entry["kind"] for entry in documents(text)] == ["ResourceClaimTemplate", "Pod"]
+    assert "Assumed: the cluster has the DeviceClass" in " ".join(text.replace("#", "").split())
 
 
 def test_an_alternative_that_can_never_match_is_left_out(capsys: CaptureFixture) -> None:

@@ -80,6 +80,47 @@ def find(objects: list[Json], kind: str, name: str) -> Json:
     return next(b for b in objects if (b["kind"], b["metadata"]["name"]) == (kind, name))
 
 
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: train}
+spec: {devices: {requests: [{name: nic, exactly: {deviceClassName: dranet-rdma}}]}}
+"""
+
+
+def test_the_charts_classes_are_assumed_next_to_one_of_a_file(explained: Explain, tmp_path: Path) -> None:
+    mine = "---\napiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: mine}\nspec: {}\n"
+    (tmp_path / "a.yaml").write_text(CLAIM + mine)
+    code, out = explained("claim/train", "-f", tmp_path / "a.yaml", "--capture", DGX)
+    assert code == 0
+    assert "DeviceClasses not given (-f FILE): dranet-rdma assumed" in unwrapped(out)
+
+
+@pytest.mark.parametrize("words", [["claim/train"], ["claim", "train"]])
+def test_what_is_to_be_explained_may_come_after_the_files(
+    words: list[str], explained: Explain, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM)
+    files, captures = ("-f", tmp_path / "a.yaml"), ("--capture", DGX)
+    usual = explained(*words, *files, *captures)
+    assert usual[0] == 0
+    assert explained(*captures, *files, *words) == explained(*files, *captures, *words) == usual
+
+
+def test_what_cannot_be_read_is_passed_over_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM)
+    (tmp_path / "beta.yaml").write_text(CLAIM.replace("/v1", "/v1beta1").replace("train", "old"))
+    (tmp_path / "values.yaml").write_text("image: x\n")
+    assert main(["explain", "claim/train", "-f", str(tmp_path), "--capture", str(DGX)]) == 0
+    _, notes = capsys.readouterr()
+    assert "beta.yaml, document 1: ResourceClaim: resource.k8s.io/v1beta1 is not read" in notes
+    assert "values.yaml, document 1: apiVersion is missing" in notes
+    assert notes.count("note: not read: ") == 2
+    assert main(["explain", "claim/old", "-f", str(tmp_path / "beta.yaml")]) == 2
+
+
 def test_a_pair_under_one_root_is_found_and_the_exit_code_is_zero(explained: Explain) -> None:
     code, out = explained("claim", "pair", "-f", CLUSTER, "--facts", DGX, DGX)
 

@@ -249,3 +249,12 @@ def test_the_viewer_role_is_enough_and_what_it_lacks_is_named(tmp_path: Path, ca
     assert "ClusterRole dranet-viewer has the rights" in stranger[2]
     assert explained[0] == 0
     assert "this user may not list DeviceTaintRules: their taints are not looked at" in explained[2]
+
+
+def test_names_may_come_after_the_files(capsys: CaptureFixture) -> None:
+    capture = ("--capture", str(capture_file("dgx-h100")))
+    codes = [main(["nodes", "dgx-00", *capture]), main(["nodes", *capture, "dgx-00"])]
+    first, second = capsys.readouterr().out.split("NODE ")[1:]
+    assert codes[0] == codes[1]
+    assert first == second
+    assert main(["nodes", *capture, "nowhere.json"]) == 2

@@ -517,6 +517,93 @@ def test_the_help_names_the_exit_codes() -> None:
     assert "Exit code: 0 without errors, 1 with an error" in " ".join(shown.getvalue().split())
 
 
+# --- what is no object -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_a_finding_and_the_rest_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chart = tmp_path / "chart"
+    chart.mkdir()
+    (chart / "a.yaml").write_text(f"{CLAIM}---\nkind: Pod\nmetadata: {{name: p}}\n---{TYPO}")
+    (chart / "template.yaml").write_text("{{- if .Values.claim }}\nkind: Pod\n{{- end }}\n")
+    (chart / "values.yaml").write_text("image: x\n")
+
+    assert main(["validate", str(chart), "-o", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    found = {
+        (Path(one["source"]).name.partition(":")[0], finding["rule"]): finding["what"]
+        for one in document["objects"]
+        for finding in one["findings"]
+    }
+    assert document["summary"]["objects"] == 2
+    assert found["a.yaml, document 2", "unreadable"].startswith("apiVersion is missing")
+    assert ("template.yaml", "unreadable") in found
+    assert ("values.yaml, document 1", "no-object") in found
+    assert ("a.yaml, document 3", "class-misspelt") in found
+    assert {finding["severity"] for one in document["objects"] for finding in one["findings"]} == {
+        *("error", "warning", "note")
+    }
+    assert main(["validate", str(chart)]) == 1
+    assert "not read  " in capsys.readouterr().out
+
+
+def test_a_file_that_somebody_names_and_that_is_no_object_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "claim.yaml").write_text(CLAIM)
+    (tmp_path / "values.yaml").write_text("image: x\n")
+    assert main(["validate", str(tmp_path / "claim.yaml"), str(tmp_path / "values.yaml")]) == 1
+    assert "error    [unreadable]" in capsys.readouterr().out
+
+
+# --- kinds and groups ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "field", "text", "fix"),
+    [
+        ("ResourceClaimTemplte", "resource.k8s.io/v1", "kind", "has no kind", "mean ResourceClaimTemplate ("),
+        ("resourceclaim", "resource.k8s.io/v1", "kind", "has no kind", "did you mean ResourceClaim ("),
+        ("Gadget", "resource.k8s.io/v1", "kind", "has no kind", "its kinds are ResourceSlice,"),
+        ("Podd", "v1", "kind", "Kubernetes has no kind 'Podd'", "did you mean Pod (apiVersion: v1)?"),
+        ("ResourceClaim", "resources.k8s.io/v1", "apiVersion", "has no", "did you mean resource.k8s.io/v1?"),
+        ("resourceClaim", "resource.kubernetes.io/v1", "apiVersion", "has no", "mean resource.k8s.io/v1?"),
+        ("ResourceClaim", "resource.k8s.io", "apiVersion", "has no", "did you mean resource.k8s.io/v1?"),
+        ("DeviceClass", "v1", "apiVersion", "'v1' has no DeviceClass", "did you mean resource.k8s.io/v1?"),
+        ("Pod", "apps/v1", "apiVersion", "'apps/v1' has no Pod", "did you mean v1?"),
+    ],
+)
+def test_a_kind_or_group_that_is_nearly_a_known_one_is_an_error(
+    kind: str, version: str, field: str, text: str, fix: str, validate: Validate
+) -> None:
+    code, out = validate(f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n")
+
+    assert code == 1
+    assert f"error    {field}  [unknown-kind]" in out
+    assert text in out
+    assert fix in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        ("Deployment", "apps/v1"),
+        ("PodTemplate", "v1"),
+        ("ResourceQuota", "v1"),
+        ("ResourceFlavor", "kueue.x-k8s.io/v1beta1"),
+        ("ComputeDomain", "resource.nvidia.com/v1beta1"),
+        ("NodeClaim", "karpenter.sh/v1"),
+        ("ResourceClaim", "example.com/v1"),
+        ("Pod", "example.com/v1"),
+        ("ResourcePoolStatusRequest", "resource.k8s.io/v1alpha3"),
+    ],
+)
+def test_kinds_of_other_groups_are_not_judged(kind: str, version: str, validate: Validate) -> None:
+    text = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: []\n"
+    assert validate(text) == (0, "1 object: nothing found\n")
+
+
 # --- older versions of the API ---------------------------------------------------------------------------
 
 OLD = """\
@@ -544,6 +631,27 @@ def test_an_older_object_is_an_error_and_the_rest_is_judged(validate: Validate) 
     assert "fix: resource.k8s.io/v1; dranet validate --convert FILE writes it so" in text
     assert "fix: did you mean dranet-rdma?" in text
     assert "2 objects: 1 error, 1 warning\n" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        ("v1alpha2", "resource.k8s.io/v1alpha2 is an older version of the API"),
+        ("v2", "resource.k8s.io/v2 is newer than this program, which knows resource.k8s.io/v1"),
+        ("v2beta1", "resource.k8s.io/v2beta1 is newer than this program"),
+        ("v1beta7", "there is no version resource.k8s.io/v1beta7 of the API"),
+        ("1", "there is no version resource.k8s.io/1 of the API"),
+    ],
+)
+def test_versions_that_cannot_be_read_are_called_what_they_are(
+    version: str, text: str, validate: Validate
+) -> None:
+    code, out = validate(OLD.replace("v1beta1", version))
+
+    assert code == 1
+    assert text in out
+    assert "fix: write it as resource.k8s.io/v1" in out
+    assert ("no program can convert" in out) == (version == "v1alpha2")
 
 
 def test_what_is_converted_is_valid_and_everything_else_passes_unchanged(
@@ -590,6 +698,18 @@ def test_what_cannot_be_converted_passes_unchanged_and_fails(
     text, told = capsys.readouterr()
     assert yaml.safe_load(text) == yaml.safe_load(file.read_text())
     assert "cannot convert ResourceClaimTemplate old of resource.k8s.io/v1alpha2" in told
+    assert "nothing" not in told
+
+
+def test_the_converted_stream_has_one_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(OLD)
+
+    assert main(("validate", "--convert", str(file), "-o", "json")) == 2
+    assert capsys.readouterr() == (
+        "",
+        "dranet: --convert does not go with -o json: documents keep their text (leave -o out)\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -614,7 +734,8 @@ def test_without_any_class_those_of_the_chart_are_assumed_and_named(validate: Va
     claim = CLAIM.replace("deviceClassName: nic", "deviceClassName: dranet-nic")
     config = "config: [{opaque: {driver: dra.net, parameters: {interface: {mtuu: 1}}}}]"
 
-    note = "note: no DeviceClasses were given (--with FILE): dranet-nic assumed as in the charts"
+    note = "note: DeviceClasses not given (--with FILE): dranet-nic assumed as in the charts"
     assert validate(claim) == (0, f"1 object: nothing found\n{note}\n")
     assert validate(claim.replace("}]}}", f"}}], {config}}}}}"))[0] == 1
-    assert "note:" not in validate(f"{CLASS}---{claim}")[1]
+    assert validate(f"{CLASS}---{claim}") == (0, f"2 objects: nothing found\n{note}\n")
+    assert "note:" not in validate(f"{CLASS}---{CLAIM}")[1]

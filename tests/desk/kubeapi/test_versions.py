@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.kubeapi.versions import CURRENT, can_convert, convert, is_older
+from dranet.desk.kubeapi.versions import CURRENT, can_convert, convert, has_other_version
 
 JsonObject = dict[str, Any]
 EXACTLY = {
@@ -97,9 +97,9 @@ def test_everything_else_is_the_same_object(body: JsonObject) -> None:
 
 def test_a_converted_object_is_converted_and_older_versions_are_known() -> None:
     body = claim({"name": "nic", "deviceClassName": "nic"})
-    assert is_older(body)
+    assert has_other_version(body)
     assert convert(convert(body)) is not body
     assert convert(again := convert(body)) is again
-    assert not is_older(again)
+    assert not has_other_version(again)
     unreadable = claim(version="v1alpha2")
-    assert (is_older(unreadable), can_convert(unreadable)) == (True, False)
+    assert (has_other_version(unreadable), can_convert(unreadable)) == (True, False)

@@ -443,7 +443,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(RDMA_CLASS, template(request())),
     ),
 ]
-ELSEWHERE = {"shape", "duplicate", "claim-shared"}
+ELSEWHERE = {"shape", "duplicate", "claim-shared", "unknown-kind", "unreadable", "no-object"}
 """Rules about files, in tests/desk/cli/test_validate.py, and the one below."""
 
 
