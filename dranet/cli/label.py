@@ -218,7 +218,7 @@ class NodeLabeller:
 
 
 def _summarize(refused: Mapping[str, ClusterError]) -> ClusterError:
-    """One error for all, which quotes the first: a webhook that refuses many nodes gives the same reason for each."""
+    """One error for all, which quotes the first: a webhook mostly has the same reason for each node."""
     (name, first), *others = refused.items()
     names = [other for other, _ in others[:_MOST_NAMES]] + ["..."] * (len(others) > _MOST_NAMES)
     more = f"; also refused: {', '.join(names)} ({count_of(len(others), 'node')})" if others else ""
