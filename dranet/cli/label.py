@@ -37,7 +37,7 @@ HOLD_SECONDS = 300.0
 """A node whose place is no longer known keeps its labels meanwhile: a driver that restarts has heard no
 neighbour yet."""
 _MOST_NAMES = 10
-"""Of nodes in one line of the log."""
+"""The log names so many nodes in one line."""
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class NodeLabeller:
 
 
 def _summarize(refused: Mapping[str, ClusterError]) -> ClusterError:
-    """One error for all, which quotes the first: a webhook that refuses many nodes says the same of each."""
+    """One error for all, which quotes the first: a webhook mostly has the same reason for each node."""
     (name, first), *others = refused.items()
     names = [other for other, _ in others[:_MOST_NAMES]] + ["..."] * (len(others) > _MOST_NAMES)
     more = f"; also refused: {', '.join(names)} ({count_of(len(others), 'node')})" if others else ""

@@ -94,7 +94,8 @@ PERMISSIONS = (
         "",
         "nodes",
         ("get",),
-        "the node's uid, which owns its slices, its addresses, and whether device plugins serve its GPUs",
+        "the node's uid, which owns its slices, its addresses, its labels and provider ID (pools, clouds), "
+        "and whether device plugins serve its GPUs",
         "at the start, every ten minutes, before a GPU of this driver is prepared, and before GPUs that "
         "others served are offered",
     ),

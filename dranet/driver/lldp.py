@@ -124,7 +124,7 @@ class HeardNeighbours:
         self._lock = threading.Lock()
         self._neighbours: Neighbours | None = None
         """Made by the first scan, before there is a listener."""
-        self._told: tuple[LldpNeighbour, ...] = ()
+        self._reported: tuple[LldpNeighbour, ...] = ()
         """What a scan has known, or has been asked for."""
         self._listener: Listener | None = None
         self._has_listener: Callable[[], object] = lambda: None
@@ -145,7 +145,7 @@ class HeardNeighbours:
         if self._neighbours is None:
             neighbours = Neighbours(self._file.read())
             with self._lock:
-                self._neighbours, self._told = neighbours, neighbours.shown
+                self._neighbours, self._reported = neighbours, neighbours.shown
         return self._neighbours
 
     def _listen(self, wires: Sequence[Link]) -> tuple[str, ...]:
@@ -207,8 +207,8 @@ class HeardNeighbours:
             if self._neighbours is None:
                 return False, None
             deadline = self._neighbours.expire(self._clock())
-            before, self._told = self._told, self._neighbours.shown
-            return before != self._told, deadline
+            before, self._reported = self._reported, self._neighbours.shown
+            return before != self._reported, deadline
 
     def close(self) -> None:
         with self._lock:

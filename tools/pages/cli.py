@@ -70,7 +70,7 @@ def _iter_options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         if action not in folded and "--help" not in action.option_strings:
             value = "" if action.nargs == 0 else _value_of(action)
             names = ", ".join(f"`{name}`" for name in action.option_strings)
-            yield f"{names} {f'`{value}`' if value else ''}".strip(), _meaning(action)
+            yield f"{names} {f'`{value}`' if value else ''}".strip(), _meaning(parser, action)
     if settings:
         flags = ", ".join(f"`{action.option_strings[0]}`" for action in settings._group_actions)  # noqa: SLF001
         yield _SETTINGS_LINK, f"{settings.description}: {flags if len(folded) < 40 else 'all of them'}"
@@ -84,5 +84,7 @@ def _value_of(action: argparse.Action) -> str:
     return action.dest.upper()
 
 
-def _meaning(action: argparse.Action) -> str:
-    return _MARKS.sub(r"\\\1", (action.help or "").replace("%%", "%")).replace(r"\|", "|")
+def _meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """The help as argparse prints it, with its default."""
+    text = parser._get_formatter()._expand_help(action) if action.help else ""  # noqa: SLF001
+    return _MARKS.sub(r"\\\1", text).replace(r"\|", "|")

@@ -4,7 +4,7 @@ topology/block, and ``topology.yaml`` (Slurm 25.05 and later) with both."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -38,13 +38,14 @@ def build_tree(fabric: Fabric) -> tuple[Switch, ...]:
     """
     nodes = {_path(place): place.nodes for place in fabric.places}
     below = _find_children(nodes)
-    names = _name_paths(below)
+    mixed = [path for path in nodes if below[path]]
+    names = _name_paths(below, mixed)
     found: list[Switch] = []
     for path in sorted(below, key=len, reverse=True):
         children = tuple(names[child] for child in below[path])
         is_root = len(path) == 1
         if path in nodes and children:  # some of its nodes are known more closely than others
-            found.append(Switch(f"{names[path]}-others", nodes[path]))
+            found.append(Switch(names[_others(path)], nodes[path]))
             children = (*children, found[-1].name)
         if children and not (is_root and len(children) == 1):
             found.append(Switch(names[path], switches=children))
@@ -67,11 +68,18 @@ def _find_children(paths: Iterable[_Path]) -> Mapping[_Path, Sequence[_Path]]:
     return {path: tuple(children) for path, children in found.items()}
 
 
-def _name_paths(paths: Iterable[_Path]) -> Mapping[_Path, str]:
-    """The last value where no other switch has it, else the whole path."""
+def _others(path: _Path) -> _Path:
+    """The place of the nodes of which no closer level is known; no level has an empty value."""
+    return (*path, "")
+
+
+def _name_paths(paths: Collection[_Path], mixed: Iterable[_Path]) -> Mapping[_Path, str]:
+    """The last value where no other switch has it, else the whole path. ``mixed``: places that also need a
+    switch for their other nodes."""
     roots: list[_Path] = [path for path in paths if len(path) == 1]
     ends: dict[_Path, str] = {path: _ROOT if len(roots) == 1 else f"{_ROOT}-{path[0]}" for path in roots}
     ends |= {path: path[-1] for path in paths if len(path) > 1}
+    ends |= {_others(path): f"{ends[path]}-others" for path in mixed}
     uses = Counter(ends.values())
     return {
         path: label_value(end if uses[end] == 1 else "/".join(path), _MAX_NAME) for path, end in ends.items()

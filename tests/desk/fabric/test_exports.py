@@ -12,7 +12,7 @@ from dranet.desk.fabric.fabric import Fabric, read_fabric
 from dranet.desk.fabric.hostlist import compress, expand
 from dranet.desk.fabric.kueue import build_topologies
 from dranet.desk.fabric.labels import build_labels, label_value, plan_patch, render_commands
-from dranet.desk.fabric.slurm import build_document, render_blocks, render_tree
+from dranet.desk.fabric.slurm import build_document, build_tree, render_blocks, render_tree
 from tests.desk.fabric.fabrics import cable
 from tests.desk.fabric.slices import make_slice, make_slices, placed
 
@@ -93,6 +93,21 @@ def test_the_levels_of_a_cloud_are_switches_above_each_other() -> None:
 
 def hash_of(text: str) -> str:
     return label_value(text).rpartition("-")[2]
+
+
+def test_the_switch_of_nodes_that_are_known_less_closely_has_a_name_of_its_own_within_the_limit() -> None:
+    island = "x" * 64
+    slices = [
+        placed("vm-1", oke_hpcIslandId=island),
+        placed("vm-2", oke_hpcIslandId=island, oke_networkBlockId="b1"),
+        placed("vm-3", oke_hpcIslandId="i"),
+        placed("vm-4", oke_hpcIslandId="i", oke_networkBlockId="i-others"),
+    ]
+    switches = build_tree(read_fabric(slices, DRIVER))
+    names = [switch.name for switch in switches]
+    assert max(map(len, names)) <= 64
+    assert len(set(names)) == len(names) == 7
+    assert {name for switch in switches for name in switch.switches} < set(names)
 
 
 def test_blocks_have_the_size_of_the_smallest() -> None:

@@ -19,6 +19,11 @@ def test_the_page_is_not_stale(name: str) -> None:
     assert (FOLDER / name).read_text() == build_pages()[name], "run `make docs`"
 
 
+@pytest.mark.parametrize("name", sorted(build_pages()))
+def test_the_page_shows_values_and_not_the_places_that_argparse_fills(name: str) -> None:
+    assert "%(" not in build_pages()[name]
+
+
 def test_the_page_of_attributes_shows_stability_and_place() -> None:
     rows = [line for line in attributes_page().splitlines() if line.startswith("| `")]
 
