@@ -50,7 +50,9 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def needs_arguments(self) -> bool:
-        return self.takes_no_less or any(one.required for one in self._get_positional_actions())
+        """argparse calls a ``*`` without a default required."""
+        positionals = self._get_positional_actions()
+        return self.takes_no_less or any(one.required and one.nargs != "*" for one in positionals)
 
     def explain_bare_command(self, name: str) -> None:
         """Print the help of a command that was typed without its arguments, and exit, if it needs some."""

@@ -31,6 +31,9 @@ CLOUD_CATALOGUE: tuple[Attribute, ...] = (
     _gce("ipAliases", _S, _NIC + "alias ranges, joined by commas, as many as fit"),
     _aws("instanceType", _S, "instance type, `p5.48xlarge`"),
     _aws("networkNodeLayer3", _S, "network node of the third layer; instances that share it are close"),
+    _aws(
+        "capacityBlockId", _S, "capacity block of an UltraServer (label `topology.k8s.aws/capacity-block-id`)"
+    ),
     _aws("networkNodeLayer2", _S, "network node of the second layer"),
     _aws(
         "networkNodeLayer1",
@@ -38,9 +41,6 @@ CLOUD_CATALOGUE: tuple[Attribute, ...] = (
         "network node of the top layer (label `topology.k8s.aws/network-node-layer-1`)",
     ),
     _aws("networkNodeLayer4", _S, "network node of the fourth layer, where there is one"),
-    _aws(
-        "capacityBlockId", _S, "capacity block of an UltraServer (label `topology.k8s.aws/capacity-block-id`)"
-    ),
     _aws("placementGroup", _S, "placement group"),
     _aws("partition", _I, "partition of a partition placement group"),
     _aws("availabilityZoneId", _S, "ID of the availability zone, which is the same in all accounts"),

@@ -97,6 +97,13 @@ def test_what_needs_arguments_and_has_none_prints_its_help(command: str) -> None
     assert done.stderr == dranet(command, "--help").stdout
 
 
+@pytest.mark.parametrize("command", ["nodes", "validate"])
+def test_what_can_do_without_arguments_is_not_answered_by_its_help(command: str) -> None:
+    done = dranet(command)
+    assert done.returncode == 2
+    assert done.stderr.startswith("dranet: ")
+
+
 def test_file_names_the_input_wherever_f_does() -> None:
     assert dranet("topology", "--file", *LAYOUT[1:]).stdout == dranet("topology", *LAYOUT).stdout
     assert dranet("devices", "--file", *LAYOUT[1:]).stdout == dranet("devices", *LAYOUT).stdout

@@ -95,8 +95,8 @@ def test_without_the_operators_the_most_useful_of_ours_fill_the_room() -> None:
 
 
 AWS = (
-    *("instanceType", "networkNodeLayer3", "networkNodeLayer2", "networkNodeLayer1", "networkNodeLayer4"),
-    *("capacityBlockId", "placementGroup", "partition", "availabilityZoneId", "availabilityZone"),
+    *("instanceType", "networkNodeLayer3", "capacityBlockId", "networkNodeLayer2", "networkNodeLayer1"),
+    *("networkNodeLayer4", "placementGroup", "partition", "availabilityZoneId", "availabilityZone"),
     *("subnetId", "networkCard"),
 )
 SPEED = "dra.net/linkSpeedMbps"

@@ -58,7 +58,7 @@ def test_every_device_has_the_clouds_attributes_within_the_limits_of_a_slice(mac
 
 LEFT_OUT = {
     "aws-p6e-gb200-36xlarge": [
-        "aws.dra.net/capacityBlockId",
+        "aws.dra.net/networkNodeLayer1",
         "aws.dra.net/placementGroup",
         "aws.dra.net/availabilityZoneId",
         "aws.dra.net/availabilityZone",
