@@ -138,8 +138,7 @@ def address_told_by_us(address: Address) -> tuple[Any, ...]:
 
 def test_links_and_addresses_equal_what_iproute2_says(node: Namespace, tmp_path: Path) -> None:
     node.ip_lines(VARIED)
-    wait_until(lambda: not _carrier_is_late(node.read_raw("link")), "the kernel tells the carriers")
-    facts = scan(node, tmp_path)
+    facts = scan_at_rest(node, tmp_path)
     raw = node.read_raw("addr")
     names = {link.ifindex: link.ifname for link in facts.links}
     assert [told_by_us(link, names) for link in facts.links] == [told_by_ip(entry) for entry in raw]
@@ -149,8 +148,22 @@ def test_links_and_addresses_equal_what_iproute2_says(node: Namespace, tmp_path:
     assert facts.warnings == ()
 
 
-def _carrier_is_late(links: list[dict[str, Any]]) -> bool:
-    return any("NO-CARRIER" in x["flags"] and "LOWER_UP" in x["flags"] for x in links)
+def scan_at_rest(node: Namespace, tmp_path: Path) -> NodeFacts:
+    """The kernel reports carriers, and the states that follow from them, some time after a change."""
+    found: list[NodeFacts] = []
+
+    def look() -> bool:
+        before = _read_states(node)
+        found.append(scan(node, tmp_path))
+        is_late = any("NO-CARRIER" in flags and "LOWER_UP" in flags for flags, _ in before)
+        return not is_late and _read_states(node) == before
+
+    wait_until(look, "the links are as the kernel leaves them")
+    return found[-1]
+
+
+def _read_states(node: Namespace) -> list[tuple[tuple[str, ...], str]]:
+    return [(tuple(link["flags"]), link["operstate"]) for link in node.read_raw("link")]
 
 
 def test_lower_links_and_foreign_namespaces_are_told_apart(node: Namespace, tmp_path: Path) -> None:
@@ -185,8 +198,7 @@ def test_default_routes_are_those_of_the_main_table_with_every_metric_and_next_h
 def test_links_and_addresses_equal_what_pyroute2_says(node: Namespace, tmp_path: Path) -> None:
     pyroute2 = pytest.importorskip("pyroute2")
     node.ip_lines(VARIED)
-    wait_until(lambda: not _carrier_is_late(node.read_raw("link")), "the kernel tells the carriers")
-    ours = {link.ifindex: link for link in scan(node, tmp_path).links}
+    ours = {link.ifindex: link for link in scan_at_rest(node, tmp_path).links}
 
     def read() -> tuple[list[Any], list[Any]]:
         with pyroute2.IPRoute() as ipr:

@@ -156,6 +156,15 @@ async def check_target(server: Prometheus) -> None:
     assert target["labels"] == wanted
 
 
+async def wait_rates(server: Prometheus) -> None:
+    """A rate needs two samples; without its cable the pod's NIC has no speed to compare it with."""
+
+    async def look() -> bool:
+        return bool(await server.query("rate(dranet_device_transmit_bytes_total[20s])"))
+
+    await until(look, "the pod's NIC was scraped twice")
+
+
 async def find_empty_panels(server: Prometheus) -> set[str]:
     """By title; each query is answered."""
     empty = set()
@@ -199,6 +208,7 @@ def test_faults_of_a_live_driver_become_alerts_and_go_again() -> None:
                     server, "DranetPodMisaligned", pod="worker", namespace="default", severity="info"
                 )
                 await wait_only(server, "DranetPodMisaligned")
+                await wait_rates(server)
                 calm = await find_empty_panels(server)
 
                 await set_cable(testbed, "down")

@@ -179,8 +179,8 @@ def test_the_libraries_behind_the_modules_work() -> None:
 def test_a_command_that_is_left_out_names_where_to_run_it() -> None:
     for command, remedy in (
         (["testbed", "list"], "run it from a checkout"),
-        (["claim", "new"], "pip install dranet"),
-        (["validate", "claim.yaml"], "pip install dranet"),
+        (["claim", "new"], "where your kubeconfig is"),
+        (["validate", "claim.yaml"], "where your kubeconfig is"),
     ):
         done = run(["/usr/bin/dranet", *command])
         assert done.returncode == 1
