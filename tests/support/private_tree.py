@@ -53,10 +53,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         env=dict(os.environ, PYTHONPATH=str(REPOSITORY)),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=_find_limit(pyfuncitem.config) - 10,  # before pytest's own, which shows nothing of the child
     )
     if done.returncode == 3:
         pytest.skip(done.stdout.strip())
     if done.returncode != 0:
         pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
     return True
+
+
+def _find_limit(config: pytest.Config) -> float:
+    """Seconds that a test has without a mark of its own: the virtual machine gives more than the project."""
+    return float(config.getoption("timeout") or config.getini("timeout"))

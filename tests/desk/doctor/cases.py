@@ -82,7 +82,7 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
     ),
     "wrong-rail": (
         (
-            with_rails(0, 1, 1),
+            with_rails(0, 1, 1, 2),
             WARNING,
             "eth2 is cabled to rail 1 (leaf-1 swp7), expected is a rail of its own",
         ),
