@@ -53,7 +53,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         env=dict(os.environ, PYTHONPATH=str(REPOSITORY)),
         capture_output=True,
         text=True,
-        timeout=_find_limit(pyfuncitem.config) - 10,  # before pytest's own, which shows nothing of the child
+        timeout=_find_limit(pyfuncitem.config) - 10,  # pytest's own would show nothing of the child
     )
     if done.returncode == 3:
         pytest.skip(done.stdout.strip())
