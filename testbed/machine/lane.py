@@ -61,8 +61,8 @@ _PARTS = ("dranet", "testbed", "tools", "tests", "deploy", "examples", "pyprojec
 
 _COLLECT_TIMEOUT_SECONDS = 120.0
 _TEST_TIMEOUT_SECONDS = 300
-"""Time limit of one test in the guest, against a hang: its time runs on while the emulated processors wait for
-the host's."""
+"""Time limit of one test in the guest, against a hang: its time runs on while the emulated processors wait
+for the host's."""
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 _CONTAINERD_CACHE = REPOSITORY / ".cache" / "containerd"
