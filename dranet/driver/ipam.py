@@ -15,7 +15,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -26,6 +26,7 @@ from dranet.decoding import convert
 from dranet.driver.executor import NotedThreadPool
 from dranet.driver.instances.members import Work, WorkLocks
 from dranet.driver.reports.announcer import Announcer
+from dranet.driver.rounds import Rounds
 from dranet.errors import ClaimError, DranetError, IpamError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
@@ -152,8 +153,7 @@ class Ipam:
         """By claim UID: since when addresses are not released."""
         self._failed_checks: frozenset[str] = frozenset()
         """UIDs of claims."""
-        self._last_looked = self._last_checked = ""
-        """UIDs of claims; the next look begins after them."""
+        self._releases, self._checks = Rounds(LOOK_SECONDS), Rounds(LOOK_SECONDS)
         self._metrics.unreleased.set_function(lambda: len(self._unreleased))
         self._metrics.unreleased_seconds.set_function(self._oldest_seconds)
         self._metrics.failed_checks.set_function(lambda: len(self._failed_checks))
@@ -280,17 +280,13 @@ class Ipam:
         """Release what no claim uses, and check what claims use, both for a limited time. Raises DranetError
         where the disk or another instance keeps it from looking; the rest is looked at first."""
         failure: DranetError | None = None
-        is_over = _timer(LOOK_SECONDS)
-        for claim_uid in _begin_after(self._last_looked, await asyncio.to_thread(self._journal.list_claims)):
-            self._last_looked = claim_uid
+        for claim_uid in self._releases.take(await asyncio.to_thread(self._journal.list_claims)):
             try:
                 if await asyncio.to_thread(self._is_left, claim_uid):
                     async with work.hold(Work.CLAIM, [claim_uid]):
                         await self._release_left_over(claim_uid)
             except DranetError as error:
                 failure = failure or error
-            if is_over():
-                break
         await self._check_all(work)
         if failure is not None:
             raise failure
@@ -308,18 +304,15 @@ class Ipam:
 
     async def _check_all(self, work: WorkLocks) -> None:
         records = {record.claim.uid: record for record in self._store.get_all() if _answers(record)}
-        order = _begin_after(self._last_checked, records)
-        turns, is_over = asyncio.Semaphore(CHECKS_AT_ONCE), _timer(LOOK_SECONDS)
+        is_lost = {uid: uid in self._failed_checks for uid in records}
+        turns = self._checks.take(records)
 
-        async def check(uid: str) -> bool:
-            async with turns:
-                if uid != order[0] and is_over():
-                    return uid in self._failed_checks  # as it was
-                self._last_checked = uid
-                return await self._has_lost_address(records[uid], work)
+        async def check_some() -> None:
+            for uid in turns:
+                is_lost[uid] = await self._has_lost_address(records[uid], work)
 
-        found = await asyncio.gather(*map(check, order))
-        self._failed_checks = frozenset(uid for uid, is_lost in zip(order, found, strict=True) if is_lost)
+        await asyncio.gather(*(check_some() for _ in range(CHECKS_AT_ONCE)))
+        self._failed_checks = frozenset(uid for uid, lost in is_lost.items() if lost)
 
     async def _has_lost_address(self, record: PreparedClaim, work: WorkLocks) -> bool:
         """Whether, by a plugin, the claim's addresses are no longer its own. An Unprepare waits meanwhile: it
@@ -382,17 +375,6 @@ class Ipam:
     def _threads(self) -> NotedThreadPool:
         """A pool of its own: a plugin that hangs must not keep the driver from scanning."""
         return NotedThreadPool(THREADS, thread_name_prefix="ipam")
-
-
-def _begin_after(last: str, claim_uids: Iterable[str]) -> list[str]:
-    """In turn, so that those that take all the time are not the same each time."""
-    return sorted(claim_uids, key=lambda uid: (uid <= last, uid))
-
-
-def _timer(seconds: float) -> Callable[[], bool]:
-    """Returns whether that time is over."""
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() >= end
 
 
 Key = tuple[object, object]

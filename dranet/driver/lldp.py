@@ -125,7 +125,7 @@ class HeardNeighbours:
         self._neighbours: Neighbours | None = None
         """Made by the first scan, before there is a listener."""
         self._reported: tuple[LldpNeighbour, ...] = ()
-        """What a scan has known, or has been asked for."""
+        """The neighbours of the last scan, or those for which the last scan was asked for."""
         self._listener: Listener | None = None
         self._has_listener: Callable[[], object] = lambda: None
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from dranet.claims.config import merge_provided
 from dranet.driver.instances.members import Work, WorkLocks
+from dranet.driver.rounds import Rounds
 from dranet.errors import DranetError, ProviderError
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
@@ -53,6 +53,7 @@ class Profiles:
         self._provider = provider
         self._store = store
         self._journal = Journal(store.folder)
+        self._releases = Rounds(LOOK_SECONDS)
         self._unreleased: set[str] = set()
         """UIDs of claims."""
         metrics.webhook.unreleased.set_function(lambda: len(self._unreleased))
@@ -70,9 +71,8 @@ class Profiles:
         await asyncio.to_thread(self._journal.add, claim, asked.values())
         reached(Failpoint.PREPARE_PROFILE_NOTED)
         calls = (self._get_one(request, asked[request.key]) for request in requests)
-        answers = await asyncio.gather(
-            *calls, return_exceptions=True
-        )  # a release must not come before a grant
+        # All are waited for: a release must not come before a grant.
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if errors:
             raise errors[0]
@@ -135,14 +135,10 @@ class Profiles:
 
     async def look(self, work: WorkLocks) -> None:
         """Reconcile: release what no claim uses. Raises DranetError where the disk or another instance
-        keeps it from looking; the rest is looked at first. What there is no time for waits for the next look:
-        in another order, as one that hangs must not always come before others."""
+        keeps it from looking; the rest is looked at first. What there is no time for waits for the next
+        look."""
         failure: DranetError | None = None
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + LOOK_SECONDS
-        claims = await asyncio.to_thread(self._journal.list_claims)
-        random.shuffle(claims)
-        for claim_uid in claims:
+        for claim_uid in self._releases.take(await asyncio.to_thread(self._journal.list_claims)):
             if self._store.get(claim_uid) is not None or self._store.has_set_aside(claim_uid):
                 continue  # a claim whose record is damaged may be in its pod
             try:
@@ -151,9 +147,6 @@ class Profiles:
                     await self.release_unused(claim_uid)
             except DranetError as error:
                 failure = failure or error
-            if clock() >= deadline:
-                log.info("the webhook provider is slow: what is left to release waits for the next look")
-                break
         if failure is not None:
             raise failure
 

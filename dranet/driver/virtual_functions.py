@@ -183,15 +183,17 @@ class VirtualFunctions:
         }
 
     async def _act(self, target: PfTarget) -> None:
-        """Under the locks of all its devices, by which a Prepare of one waits; decided again with them, after
-        one more scan: another program may have taken a function since the last one."""
+        """Under the locks of all its devices, by which a Prepare of one waits; decided again with them. A
+        change of the number takes functions away, so the node is scanned first: another program may have
+        taken one since the last scan. Before it changes a function, the writer looks at that one."""
         last = self._last.get(target.address)
         now = _loop_time()
         if last is not None and last[0] == target and now < last[2]:
             return
         try:
             async with self._work.hold(Work.DEVICE, target.devices):
-                await asyncio.to_thread(self._inventory.scan)
+                if target.changes_count:
+                    await asyncio.to_thread(self._inventory.scan)
                 again = {t.address: t for t in self._plan(self._inventory.view)[0]}.get(target.address)
                 if again != target:
                     self._news.set()

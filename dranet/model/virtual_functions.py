@@ -52,9 +52,8 @@ class VfSettings(Struct, frozen=True):
 
     def iter_parts(self) -> Iterator[VfSettings]:
         """The settings that the kernel takes one by one, with what comes with each."""
-        left = dict(self.named)
-        for name in self.named:
-            own = next((pair for pair in _TOGETHER if name in pair), {name})
-            part = {one: left.pop(one) for one in own & left.keys()}
-            if part:
-                yield VfSettings(**part)  # type: ignore[arg-type]
+        alone = ({name} for name in self.named if not any(name in pair for pair in _TOGETHER))
+        for names in (*_TOGETHER, *alone):
+            part = VfSettings(**{name: getattr(self, name) for name in names})
+            if not part.is_empty:
+                yield part

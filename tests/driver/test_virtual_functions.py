@@ -291,19 +291,6 @@ async def test_a_function_taken_after_the_last_scan_is_not_touched(
     assert "no interface on the node" in bench.told.notes[0]
 
 
-async def test_a_function_taken_after_the_last_scan_gets_no_defaults(
-    start: Callable[..., Bench], node: Node
-) -> None:
-    """A CNI plugin sets its MAC address and moves it into a pod: the default would unbind it there."""
-    bench = start({"count": 2, "macPrefix": "02:5a:10"})
-    await bench.look()
-    bench.inventory.scan()
-    node.bound[PF], node.away = {0}, {0}
-    await bench.functions.reconcile()
-    assert await bench.settle() == [f"{PF}: defaults of 1, drivers of 1"]
-    assert vf_address(0) not in node.settings
-
-
 async def test_a_claim_that_is_being_prepared_comes_first(start: Callable[..., Bench], node: Node) -> None:
     bench = start({"count": 2})
     await bench.settle()

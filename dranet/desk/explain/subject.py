@@ -15,8 +15,8 @@ _IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
 _EXTENDED_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 _DEFAULT_NAMESPACE = "default"
 _ENDED = ("Succeeded", "Failed")
-_REFUSED = ("Unschedulable", "SchedulerError")
-_RETRIES = "when a claim ends or a ResourceSlice changes, and after five minutes at the latest"
+_REFUSED = "Unschedulable"
+_RETRIES = "when something changes that may help, as a claim that ends, and after five minutes at the latest"
 """Five minutes are the default of the scheduler's ``--pod-max-in-unschedulable-pods-duration``. It may refuse
 a pod for which there is room: it counts an amount twice while it writes the allocation."""
 
@@ -179,17 +179,10 @@ def _find_remarks(pod: JsonObject) -> Iterator[str]:
     gates = [str(gate["name"]) for gate in pod["spec"].get("schedulingGates") or ()]
     if gates:
         yield f"the scheduler does not try the pod before its scheduling gates are gone: {', '.join(gates)}"
-    refusal = _find_refusal(pod)
-    if refusal:
-        yield f"the scheduler reports: {refusal}"
-        yield f"the scheduler tries the pod again {_RETRIES}"
-
-
-def _find_refusal(pod: JsonObject) -> str:
-    """What the scheduler wrote about its last attempt, while the pod has no node."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    refused = (c for c in conditions if c["type"] == "PodScheduled" and c.get("reason") in _REFUSED)
-    return next((str(c.get("message") or "").rstrip(".") for c in refused if c["status"] == "False"), "")
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == _REFUSED:
+            yield f"the scheduler reports: {str(condition.get('message') or '').rstrip('.')}"
+            yield f"the scheduler tries the pod again {_RETRIES}"
 
 
 def _resolve(

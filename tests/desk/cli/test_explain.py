@@ -637,7 +637,7 @@ def test_what_the_scheduler_reports_is_beside_what_is_possible_now(
 
     assert code == 0
     assert "note: the scheduler reports: 0/2 nodes are available: 2 cannot allocate note:" in text
-    assert "note: the scheduler tries the pod again when a claim ends or a ResourceSlice changes" in text
+    assert "note: the scheduler tries the pod again when something changes that may help" in text
 
     pod["status"]["conditions"] = [{**condition, "status": "True", "reason": "", "message": ""}]
     assert "the scheduler reports" not in explained("pod", "trainer", "-f", write(tmp_path, objects))[1]
