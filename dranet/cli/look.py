@@ -90,7 +90,7 @@ class Eye:
 
 def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader:
     if options.facts is not None:  # an empty name is a mistake, not this node
-        return CapturedFacts(options.facts, "--capture")
+        return CapturedFacts(options.facts, "capture")
     if settings.facts_file:
         return CapturedFacts(str(settings.facts_file))
     require_linux(f"dranet {options.command}", "with -f FILE it reads the capture of one anywhere")

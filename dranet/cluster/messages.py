@@ -6,7 +6,9 @@ Pure: bytes and JSON in, values out.
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -64,13 +66,25 @@ def failure_from_status(request: Request, code: int, status: Mapping[str, Any]) 
 
 
 def failure_from_exception(request: Request, url: str, error: Exception) -> ClusterError:
-    cause = error.message if isinstance(error, ProtocolError) else str(error) or type(error).__name__
     return ClusterError(
-        f"{request}: no answer from {url}: {'timed out' if isinstance(error, TimeoutError) else cause}",
+        f"{request}: no answer from {url}: {_describe_exception(error)}",
         reason=Reason.API_UNAVAILABLE,
         retryable=True,
         hint=_transport_hint(error),
     )
+
+
+def _describe_exception(error: Exception) -> str:
+    """In words: asyncio's own text of a refused connection has an error number and repeats the address."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, ProtocolError):
+        return error.message
+    if isinstance(error, socket.gaierror):
+        return f"its name has no address ({error.strerror})"
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def _reason(code: int) -> Reason:

@@ -276,7 +276,7 @@ def test_a_bad_capture_is_one_clear_line_and_exit_code_2(
         path.write_bytes(content)
     done = dranet("devices", "--facts", str(path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"dranet: --capture {path}: ")
+    assert done.stderr.startswith(f"dranet: capture {path}: ")
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -292,7 +292,7 @@ def test_a_capture_without_end_is_refused_when_the_limit_is_read(monkeypatch: py
     [
         (["--watch", "-o", "json"], "--watch goes with -o table, wide, tree"),
         (["--watch", "--facts", "x"], "a capture does not change"),
-        (["--facts", ""], "--capture : "),
+        (["--facts", ""], "capture : "),
         (["--rescan-seconds", "1"], "unknown option --rescan-seconds"),
         (["--sysfs-root", "sys"], "--sysfs-root"),
         (["-o", "xml"], "unknown value 'xml'"),

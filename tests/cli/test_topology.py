@@ -180,7 +180,7 @@ def test_names_from_a_machine_cannot_reach_the_terminal(topology: Shown) -> None
     ("arguments", "problem"),
     [
         (["-o", "png"], "-o png writes a file: name it (--output-file out.png)"),
-        (["--facts", "/nonexistent.json"], "--capture /nonexistent.json: No such file or directory"),
+        (["--facts", "/nonexistent.json"], "capture /nonexistent.json: No such file or directory"),
         (["-o", "svg", "--output-file", "/nonexistent/out.svg"], "there is no folder /nonexistent"),
     ],
 )

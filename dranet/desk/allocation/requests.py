@@ -182,6 +182,7 @@ class _Context:
 
 def _parse_request(request: JsonObject, context: _Context) -> Request:
     name, claim = request["name"], context.claim
+    _refuse_flat(request, claim)
     _refuse_unknown(request, _KNOWN_OF_REQUEST, f"request {name}", claim)
     if "exactly" in request:
         known = _KNOWN_OF_ALTERNATIVE | {"adminAccess"}
@@ -252,6 +253,20 @@ def _compile(expression: str) -> DeviceSelector | CelError:
         return DeviceSelector.compile(expression)
     except CelError as error:
         return error
+
+
+def _refuse_flat(request: JsonObject, claim: str) -> None:
+    """The form of v1beta1, which no server takes in v1."""
+    flat = next((key for key in request if key in _KNOWN_OF_ALTERNATIVE | {"adminAccess"}), "")
+    if flat:
+        name = request["name"]
+        raise AllocationError(
+            f"claim {claim}: request {name}: {flat} belongs below exactly, as in exactly.{flat}",
+            Cause.NOT_MODELLED,
+            claim=claim,
+            request=name,
+            hint="dranet validate --convert FILE writes the form of v1beta1 as that of v1",
+        )
 
 
 def _refuse_unknown(body: JsonObject, known: frozenset[str], where: str, claim: str) -> None:

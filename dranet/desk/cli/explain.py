@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dranet.cluster.slice_plan import device_to_json
@@ -21,7 +22,9 @@ from dranet.desk.cli.objects import (
     load_files,
     take_back,
 )
+from dranet.desk.cli.validate import build_scope
 from dranet.desk.explain.explain import ClusterView, explain
+from dranet.desk.explain.explanation import Explanation
 from dranet.desk.explain.subject import (
     Subject,
     claim_subject,
@@ -32,6 +35,8 @@ from dranet.desk.explain.subject import (
     template_subject,
 )
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.lint import LintFinding, Scope
+from dranet.desk.lint.alignment import lint_claim_alignment, lint_pod_alignment
 from dranet.desk.templates.chart_classes import assume_missing_classes
 from dranet.errors import NotFoundError, SettingsError
 from dranet.inventory.slices import build_slices
@@ -154,12 +159,32 @@ def run(options: argparse.Namespace) -> int:
         hint = near_names(options.node, view.known_nodes)
         raise SettingsError(f"--node {options.node}: no such node", hint=hint)
     explanation = explain(_find_subject(options, objects, view), view)
+    chance = _describe_chance(explanation, build_scope([objects], driver, is_live=asks_cluster(options)))
+    explanation = replace(explanation, remarks=(*explanation.remarks, *chance))
     if options.output != "text":
         print_document(serialize(to_document(explanation), options.output))
     else:
         never_fail_to_print()
         print("\n".join(render(explanation, find_screen(), shows_all=options.all)))
     return 0 if explanation.conclusion.is_good else 1
+
+
+def _describe_chance(explanation: Explanation, scope: Scope) -> Iterator[str]:
+    """What relates no NIC to a GPU: their distances are chance, also where they are the best of the node. The
+    fix is left out where the proposal of a misaligned node has it."""
+    alignments = [explanation.alignment, *(group.report.alignment for group in explanation.groups)]
+    known = [alignment for alignment in alignments if alignment]
+    for finding in _lint_alignment(explanation.subject, scope) if known else ():
+        has_fix = any(alignment.fix for alignment in known)
+        yield finding.text if has_fix else f"{finding.text}; {finding.fix}"
+
+
+def _lint_alignment(subject: Subject, scope: Scope) -> Iterator[LintFinding]:
+    specs = [(claim.pod_claim, "", claim.body["spec"]) for claim in subject.claims]
+    for _, path, spec in specs:
+        yield from lint_claim_alignment(spec, path, scope)
+    if subject.pod:
+        yield from lint_pod_alignment(subject.pod["spec"], "", specs, scope)
 
 
 def _read(options: argparse.Namespace) -> ClusterObjects:

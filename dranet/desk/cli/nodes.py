@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dranet.desk.cli.object_cluster import (
     DRIVER_PODS,
     DRIVER_SELECTOR,
     Query,
+    ask,
     fetch_permitted,
     make_client,
 )
@@ -132,7 +132,7 @@ def _fetch(options: argparse.Namespace, driver: str) -> tuple[FleetObjects, list
         "DeviceTaintRule": Query(paths.DEVICE_TAINT_RULES),
         "Event": Query(paths.events(), field_selector=f"type={WARNING},reportingComponent={driver}"),
     }
-    found, refused = asyncio.run(fetch_permitted(make_client(options), queries))
+    found, refused = ask(fetch_permitted(make_client(options), queries))
     if "ResourceSlice" in refused:
         raise ClusterError(
             "this user may not list ResourceSlices, from which all columns are read",

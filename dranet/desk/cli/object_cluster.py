@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, fetch_snapshot
@@ -36,7 +36,10 @@ DRIVER_SELECTOR = ",".join(f"{name}={value}" for name, value in DRIVER_PODS.item
 
 _NO_V1 = "the cluster serves no resource.k8s.io/v1, which takes Kubernetes 1.34"
 _WITHOUT_A_CLUSTER = "without a kubeconfig here: kubectl get ... -A -o json | dranet ... -f -"
+_NO_ANSWER = "is the cluster up, and does the kubeconfig name its server? kubectl version asks the same one"
 _FROM_FILES = "objects can also come from files: -f FILE, or --capture CAPTURE"
+
+_T = TypeVar("_T")
 
 Found = tuple[str, dict[str, Any]]
 """Where it was found, in words, and the object."""
@@ -44,7 +47,17 @@ Found = tuple[str, dict[str, Any]]
 
 def fetch(options: argparse.Namespace, kinds: Sequence[str]) -> list[Found]:
     """All objects of these kinds."""
-    return asyncio.run(_fetch(make_client(options), kinds, getattr(options, "namespace", "")))
+    return ask(_fetch(make_client(options), kinds, getattr(options, "namespace", "")))
+
+
+def ask(answer: Coroutine[Any, Any, _T]) -> _T:
+    """What the cluster answers; where it does not, the error says what to check."""
+    try:
+        return asyncio.run(answer)
+    except ClusterError as error:
+        if error.reason is not Reason.API_UNAVAILABLE or error.status or error.hint:
+            raise
+        raise ClusterError(error.message, reason=error.reason, hint=_NO_ANSWER) from error
 
 
 def make_client(options: argparse.Namespace) -> ApiClient:

@@ -197,13 +197,13 @@ def _resolve(
         label = f"{namespace}/{entry['resourceClaimName']}"
         if label in claims:
             return WantedClaim(claims[label], name)
-        return _missing("ResourceClaim", label, claims)
+        return _missing("ResourceClaim", label, claims, templates)
     made = _made_from_template(pod, name, claims)
     if made is not None:
         return WantedClaim(made, name)
     label = f"{namespace}/{entry.get('resourceClaimTemplateName') or ''}"
     if label not in templates:
-        return _missing("ResourceClaimTemplate", label, templates)
+        return _missing("ResourceClaimTemplate", label, templates, claims)
     body = _claim_from(templates[label], f"{pod['metadata'].get('name', 'pod')}-{name}", namespace)
     return WantedClaim(body, name, f"from the ResourceClaimTemplate {label.partition('/')[2]}")
 
@@ -214,8 +214,12 @@ def _claim_from(template: JsonObject, name: str, namespace: str) -> JsonObject:
     return {"metadata": metadata, "spec": spec["spec"]}
 
 
-def _missing(kind: str, label: str, known: Mapping[str, Any]) -> tuple[str, str]:
+def _missing(kind: str, label: str, known: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[str, str]:
+    """The problem and its fix; ``others`` are those of the other of the two kinds."""
     namespace, _, name = label.partition("/")
+    if label in others:
+        other = "ResourceClaim" if kind.endswith("Template") else "ResourceClaimTemplate"
+        return f"{name} is a {other}, not a {kind}", f"{other[0].lower()}{other[1:]}Name: {name}, in the pod"
     known_here = [other.partition("/")[2] for other in known if other.startswith(f"{namespace}/")]
     return f"{kind} {label} does not exist", near_names(name, known_here)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -726,14 +727,14 @@ def test_programs_get_everything_that_people_do(explained: Explain) -> None:
     assert group["nearestMisses"][0]["devices"] == ["dra.net/dgx-00/pci-0000-9a-00-0"]
 
 
-UNCONSTRAINED = ("claim", "unconstrained", "-f", CLUSTER, IN_USE, DATA / "explain" / "unconstrained.yaml")
+UNCONSTRAINED = ("claim", "unconstrained", "-f", DATA / "explain" / "unconstrained.yaml", CLUSTER)
 
 
 def test_a_misaligned_pair_is_shown_with_a_better_one_and_the_claim_for_it(explained: Explain) -> None:
-    code, out = explained(*UNCONSTRAINED, "--facts", DGX)
+    code, out = explained(*UNCONSTRAINED, IN_USE, "--facts", DGX)
 
     assert code == 0
-    assert out.splitlines()[2:] == [
+    assert out.partition("\n\n")[2].splitlines() == [
         "node dgx-00: would give",
         "    REQUEST  DEVICE            POOL    DRIVER   DISTANCE",
         "    gpu      gpu-0000-9d-00-0  dgx-00  dra.net",
@@ -746,7 +747,7 @@ def test_a_misaligned_pair_is_shown_with_a_better_one_and_the_claim_for_it(expla
 
 
 def test_programs_get_the_distances_too(explained: Explain) -> None:
-    _, out = explained(*UNCONSTRAINED, "--facts", DGX, "-o", "json")
+    _, out = explained(*UNCONSTRAINED, IN_USE, "--facts", DGX, "-o", "json")
     (node,) = json.loads(out)["nodes"]
     gpu, nic = node["gives"]
 
@@ -767,6 +768,112 @@ def test_programs_get_the_distances_too(explained: Explain) -> None:
         "assumption": None,
     }
     assert fix.startswith("dranet claim new --gpus 1 --nics 1 ")
+
+
+CHANCE = "note: no constraint relates gpu and nic; by chance PIX in 1/10"
+
+
+def test_a_near_pair_without_a_constraint_is_called_chance(explained: Explain) -> None:
+    code, out = explained(*UNCONSTRAINED, "--capture", DGX)
+
+    assert code == 0
+    assert "aligned: PIX, the best of this node" in out
+    assert CHANCE in unwrapped(out)
+    assert "dranet claim new --gpus 1 --nics 1 --gpu-class gpu --class rdma-nic: constraints:" in unwrapped(
+        out
+    )
+    (remark,) = json.loads(explained(*UNCONSTRAINED, "--capture", DGX, "-o", "json")[1])["remarks"]
+    assert remark.startswith(CHANCE.removeprefix("note: "))
+    assert "by chance" not in explained("claim", "pair", "-f", CLUSTER, "--capture", DGX)[1]
+
+
+def test_a_misaligned_pair_without_a_constraint_has_the_proposal_once(explained: Explain) -> None:
+    _, out = explained(*UNCONSTRAINED, IN_USE, "--capture", DGX)
+
+    assert CHANCE in unwrapped(out)
+    assert out.count("dranet claim new") == 1
+
+
+def test_gpus_and_nics_of_different_claims_of_a_pod_are_chance(explained: Explain, tmp_path: Path) -> None:
+    objects = read_objects()
+    pod = find(objects, "Pod", "trainer")
+    for name, device_class in (("gpus", "gpu"), ("nics", "rdma-nic")):
+        requests = [{"name": "one", "exactly": {"deviceClassName": device_class}}]
+        metadata = {"name": name, "namespace": pod["metadata"]["namespace"]}
+        objects.append(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": metadata,
+                "spec": {"devices": {"requests": requests}},
+            }
+        )
+    pod["spec"]["resourceClaims"] = [{"name": n, "resourceClaimName": n} for n in ("gpus", "nics")]
+    _, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--capture", DGX)
+
+    assert "no constraint can relate the GPUs of claim gpus and the NICs of claim nics" in unwrapped(out)
+
+
+TEMPLATE_AND_POD = """
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: nics}
+spec: {spec: {devices: {requests: [{name: nic, exactly: {deviceClassName: dranet-nic}}]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c}], resourceClaims: [{name: x, FIELD: NAME}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "problem", "fix"),
+    [
+        ("resourceClaimName", "nics", "nics is a ResourceClaimTemplate", "resourceClaimTemplateName: nics"),
+        ("resourceClaimTemplateName", "train", "train is a ResourceClaim", "resourceClaimName: train"),
+    ],
+)
+def test_a_template_named_as_a_claim_is_pointed_out_and_the_other_way_round(
+    field: str, name: str, problem: str, fix: str, explained: Explain, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM + TEMPLATE_AND_POD.replace("FIELD", field).replace("NAME", name))
+    code, out = explained("pod/p", "-f", tmp_path / "a.yaml", "--capture", DGX)
+    assert code == 1
+    assert f"pod default/p: {problem}, not a ResourceClaim" in unwrapped(out)
+    assert f"fix: {fix}, in the pod" in unwrapped(out)
+
+
+def test_a_request_in_the_form_of_v1beta1_is_answered_with_that_of_v1(
+    explained: Explain, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM.replace("exactly: {deviceClassName: dranet-rdma}", "count: 2"))
+    code, out = explained("claim/train", "-f", tmp_path / "a.yaml", "--capture", DGX)
+
+    assert code == 1
+    assert "request nic: count belongs below exactly, as in exactly.count" in unwrapped(out)
+    assert "fix: dranet validate --convert FILE" in out
+
+
+@pytest.mark.socket
+def test_a_cluster_that_does_not_answer_is_named_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:  # bound, and nothing listens
+        taken.bind(("127.0.0.1", 0))
+        server = f"https://127.0.0.1:{taken.getsockname()[1]}"
+        kubeconfig = {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
+        assert main(["explain", "pod/trainer", "--kubeconfig", str(tmp_path / "config")]) == 1
+    told = capsys.readouterr().err
+    assert f"no answer from {server}: connection refused (is the cluster up" in told
+    assert "Errno" not in told
 
 
 def test_an_allocated_claim_has_its_distance_where_slices_are_known(explained: Explain) -> None:
