@@ -51,7 +51,7 @@ def fetch(options: argparse.Namespace, kinds: Sequence[str]) -> list[Found]:
 
 
 def ask(answer: Coroutine[Any, Any, _T]) -> _T:
-    """What the cluster answers; where it does not, the error says what to check."""
+    """What the cluster answers; where it does not, its error names what to check."""
     try:
         return asyncio.run(answer)
     except ClusterError as error:
