@@ -59,7 +59,7 @@ class ConflictCheck:
         self._metrics.conflicts.inc(len(texts))
         error = DeviceError(
             "; ".join(texts),
-            hint="give the pod another address, or free it there; see docs/guides/address-pools.md",
+            hint="give the pod another address, or free it there; see docs/networking/address-pools.md",
             reason=Reason.ADDRESS_CONFLICT,
             retryable=True,
         )

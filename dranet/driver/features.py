@@ -223,7 +223,7 @@ def judge_virtual_functions(states: Iterable[PfState], problem: str) -> Iterator
         seen = f"{state.device}: {state.observed} of {state.desired}"
         if state.problem:
             matters = "claims for the missing functions wait, or functions lack their defaults"
-            fix = "free what is named, e.g. by a drain of the node; see docs/guides/virtual-functions.md"
+            fix = "free what is named, e.g. by a drain of the node; see docs/networking/virtual-functions.md"
             seen = f"{seen}; {state.problem}"
             yield Finding(VIRTUAL_FUNCTIONS, Severity.WARNING, seen, matters, fix, VF_COUNT)
         else:

@@ -67,7 +67,7 @@ def no_ipam_file(name: str) -> AddressSource:
     """What an entry of the file is, where there is no file."""
     raise ClaimError(
         f"interface.ipam: {name}: this driver has no ipam_file",
-        hint="set interface.addresses, or ask the administrator for an ipam_file (docs/guides/ipam.md)",
+        hint="set interface.addresses, or ask the administrator for an ipam_file (docs/networking/ipam.md)",
     )
 
 

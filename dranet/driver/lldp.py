@@ -261,9 +261,9 @@ class LldpdNeighbours:
                     )
                     self._neighbours.replace(known.ifname, message, now)
         except OSError as error:
-            warnings = (f"lldpd_file {self._path}: {error.strerror}; see docs/guides/rails.md",)
+            warnings = (f"lldpd_file {self._path}: {error.strerror}; see docs/networking/rails.md",)
         except (ProtocolError, UnicodeDecodeError) as error:
-            warnings = (f"lldpd_file {self._path} {error}; see docs/guides/rails.md",)
+            warnings = (f"lldpd_file {self._path} {error}; see docs/networking/rails.md",)
         self._neighbours.expire(now)
         return Found(self._neighbours.shown, warnings)
 

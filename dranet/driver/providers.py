@@ -124,7 +124,7 @@ class Providers:
                 self._webhook.problem,
                 "devices keep its last answers; a new device has none of its attributes and cannot be "
                 "prepared, and neither can a claim that names a profile",
-                "start the provider, or correct webhook_url; see docs/guides/providers.md",
+                "start the provider, or correct webhook_url; see docs/networking/providers.md",
                 WEBHOOK_PROVIDER,
             ),
         ]

@@ -127,7 +127,7 @@ def parse_entry(name: object, value: object, driver: str = "dra.net") -> Address
         raise IpamProblem("a name has at most 63 letters, digits, _, . and -; quote numbers")
     if isinstance(value, dict) and "dhcpv6" in value:
         raise IpamProblem(
-            "the driver has no DHCPv6 client: run dhcpcd in the pod, see docs/guides/address-pools.md",
+            "the driver has no DHCPv6 client: run dhcpcd in the pod, see docs/networking/address-pools.md",
             "dhcpv6",
         )
     if not isinstance(value, dict) or len(value) != 1 or (kind := next(iter(value))) not in PARSERS:

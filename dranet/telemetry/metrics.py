@@ -339,7 +339,7 @@ class IpamMetrics:
         r = r.of(Group.CLAIMS)
         self.seconds = r.histogram(
             "dranet_ipam_seconds",
-            "Duration in seconds of calls to [IPAM plugins](../guides/ipam.md)",
+            "Duration in seconds of calls to [IPAM plugins](../networking/ipam.md)",
             {"command": one_of(IpamCommand), **_ENDED},
         )
         self.unreleased = r.gauge(
@@ -351,7 +351,8 @@ class IpamMetrics:
         )
         self.conflicts = r.counter(
             "dranet_address_conflicts_total",
-            "Addresses of claims that were found [in use elsewhere](../guides/address-pools.md) at Prepare",
+            "Addresses of claims that were found [in use elsewhere](../networking/address-pools.md) at "
+            "Prepare",
         )
         self.unprobed = r.counter(
             "dranet_address_unprobed_total",

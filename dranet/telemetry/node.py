@@ -125,8 +125,8 @@ class DeviceFamilies:
         )
         self.device_bandwidth = device(
             "bandwidth_capacity_bytes_per_second",
-            "[Bandwidth](../guides/bandwidth.md) that claims can have of the device, in bytes per second; "
-            "absent where it is not counted",
+            "[Bandwidth](../networking/bandwidth.md) that claims can have of the device, in bytes per "
+            "second; absent where it is not counted",
         )
         self.device_bandwidth_allocated = device(
             "bandwidth_allocated_bytes_per_second",
@@ -167,7 +167,7 @@ class DeviceFamilies:
         )
         self.device_wrong_rail = device(
             "wrong_rail",
-            "1 if the device is cabled to [another rail](../guides/rails.md) than it should be, else 0; "
+            "1 if the device is cabled to [another rail](../networking/rails.md) than it should be, else 0; "
             "absent if unknown",
         )
         self.rdma_up = rdma("up", "1 if the RDMA port is `ACTIVE`, else 0")
@@ -280,7 +280,7 @@ class VirtualFunctionMetrics:
         function = {"physical_function": "name of its device"}
         self._desired = r.gauge(
             "dranet_virtual_functions_desired",
-            "Virtual functions that a rule of [the file](../guides/virtual-functions.md) wants",
+            "Virtual functions that a rule of [the file](../networking/virtual-functions.md) wants",
             function,
         )
         self._observed = r.gauge(

@@ -34,7 +34,7 @@ def read_ipam_file(file: Path, driver: str = DOMAIN) -> tuple[Mapping[str, Addre
         except IpamProblem as problem:
             problems.append(_describe(document, str(name), problem))
     if problems:
-        raise SettingsError("; ".join(problems), hint="see docs/guides/ipam.md")
+        raise SettingsError("; ".join(problems), hint="see docs/networking/ipam.md")
     return sources, document.stamp
 
 

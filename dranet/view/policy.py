@@ -209,5 +209,5 @@ def read_vf_rules(file: Path, driver: str) -> tuple[VfRules, Stamp]:
         raise SettingsError(f"--virtual-functions-file {file}: {error.message}", hint=error.hint) from error
     if problems:
         described = (document.describe(p.path, join_path(p.path) or "the file", p.text) for p in problems)
-        raise SettingsError("; ".join(described), hint="see docs/guides/virtual-functions.md")
+        raise SettingsError("; ".join(described), hint="see docs/networking/virtual-functions.md")
     return rules, document.stamp

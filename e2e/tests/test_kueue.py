@@ -1,6 +1,6 @@
 """Kueue and the driver on real programs: quota for claims, and units of the fabric as Kueue's topology.
 
-The recipes of ``docs/guides/quotas-and-autoscaling.md`` and of ``docs/guides/fabric.md``.
+The recipes of ``docs/guides/quotas-and-autoscaling.md`` and of ``docs/networking/fabric.md``.
 """
 
 from __future__ import annotations

@@ -455,11 +455,14 @@ def parameters_in(node: Any) -> Iterator[tuple[ConfigSource, dict[str, Any]]]:
         yield ConfigSource.CLASS if is_class else ConfigSource.CLAIM, entry["opaque"]["parameters"]
 
 
-USER_PAGES = ("claims", "ip-addressing", "rdma", "nccl", "cpu-locality", "shared-nics")
+USER_PAGES = (
+    "guides/claims", "guides/nccl", "guides/cpu-locality",
+    "networking/ip-addressing", "networking/rdma", "networking/shared-nics",
+)  # fmt: skip
 
 
 def blocks_of_the_page(name: str, language: str) -> list[str]:
-    page = (Path(dranet.__file__).parent.parent / "docs" / "guides" / f"{name}.md").read_text()
+    page = (Path(dranet.__file__).parent.parent / "docs" / f"{name}.md").read_text()
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
@@ -486,7 +489,7 @@ def test_every_example_of_a_user_page_decodes(name: str) -> None:
 
 
 def test_the_messages_of_the_user_page_are_those_that_its_policy_makes() -> None:
-    (device_class,) = (e for e in examples_of_the_page("claims") if e.get("kind") == "DeviceClass")
+    (device_class,) = (e for e in examples_of_the_page("guides/claims") if e.get("kind") == "DeviceClass")
     ((_, parameters),) = parameters_in(device_class)
     rail = of_class(parameters)
     told = [
@@ -496,6 +499,6 @@ def test_the_messages_of_the_user_page_are_those_that_its_policy_makes() -> None
         complaint(rail, of_claim({"interface": {"vrf": {"name": "red"}, "mtu": 9001}})),
     ]
 
-    (messages,) = blocks_of_the_page("claims", "text")
+    (messages,) = blocks_of_the_page("guides/claims", "text")
     for line in messages.splitlines():
         assert line.replace("DeviceClass rail", "DeviceClass fast") in "; ".join(told)

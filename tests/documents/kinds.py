@@ -49,7 +49,7 @@ class Reason(StrEnum):
 
 OWN_TESTS: Mapping[tuple[str, str], str] = {
     ("README.md", "text"): "tests/whole_driver/test_scenarios.py",
-    ("docs/guides/address-pools.md", "text"): "tests/kernel/test_dhcpv6_in_a_pod.py",
+    ("docs/networking/address-pools.md", "text"): "tests/kernel/test_dhcpv6_in_a_pod.py",
     (
         "docs/guides/admission.md",
         "text",

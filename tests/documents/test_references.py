@@ -49,7 +49,7 @@ def test_the_check_sees_the_links() -> None:
     assert "docs/dev/architecture.md" in links(REPOSITORY / "README.md")
 
 
-@pytest.mark.parametrize("folder", ["guides", "commands", "operations", "reference", "dev"])
+@pytest.mark.parametrize("folder", ["guides", "networking", "commands", "operations", "reference", "dev"])
 def test_the_index_leads_to_every_page(folder: str) -> None:
     index = {target.partition("#")[0] for target in links(REPOSITORY / "docs/README.md")}
     pages = {f"{folder}/{page.name}" for page in (REPOSITORY / "docs" / folder).glob("*.md")}

@@ -243,7 +243,7 @@ def test_neighbours_and_warnings_are_added_to_the_facts(tmp_path: Path) -> None:
     assert facts.lldp_neighbours == ()
     assert facts.warnings == (
         "old",
-        f"lldpd_file {tmp_path}/none: No such file or directory; see docs/guides/rails.md",
+        f"lldpd_file {tmp_path}/none: No such file or directory; see docs/networking/rails.md",
     )
 
 
@@ -305,4 +305,4 @@ def test_a_file_that_lldpd_has_not_written_is_a_warning_and_what_is_known_holds(
     file.path.write_bytes(content)
     found = file.source.look([ETH0])
     assert [one.system_name for one in found.neighbours] == ["leaf-1"]
-    assert "docs/guides/rails.md" in found.warnings[0]
+    assert "docs/networking/rails.md" in found.warnings[0]

@@ -14,9 +14,10 @@ from dranet.cli.main import main
 from dranet.desk.doctor import catalogue
 from tests.examples.table import CLASSES, FOLDER, REPOSITORY
 
-DOCS = REPOSITORY / "docs/guides"
-GUIDES = ("gpus-by-nvidia-dra.md", "gb200-gb300.md")
-PAGES = ("examples.md", "migrate-from-dranet.md", "sriov-and-multus.md", "gpus.md", *GUIDES)
+DOCS = REPOSITORY / "docs"
+MULTUS = "networking/sriov-and-multus.md"
+GPUS = ("guides/gpus.md", "guides/gpus-by-nvidia-dra.md", "guides/gb200-gb300.md")
+PAGES = ("guides/examples.md", "guides/migrate-from-dranet.md", MULTUS, *GPUS)
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 EXPRESSION = re.compile(r"`([^`]*device\.attributes\[[^`]*)`")
@@ -40,23 +41,23 @@ def validate(file: Path) -> str:
 
 
 def test_the_page_has_a_row_for_each_example() -> None:
-    named = set(re.findall(r"\.\./\.\./examples/([^)]+)\)", read("examples.md")))
+    named = set(re.findall(r"\.\./\.\./examples/([^)]+)\)", read("guides/examples.md")))
     assert named == {str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*.yaml")}
 
 
 @pytest.mark.parametrize(("page", "text"), blocks())
 def test_a_manifest_of_a_page_has_neither_errors_nor_warnings(page: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / f"{page}.yaml"
+    file = tmp_path / f"{Path(page).stem}.yaml"
     file.write_text(text)
     assert validate(file) == ""
 
 
 def test_the_check_sees_the_manifests() -> None:
-    assert {page for page, _ in blocks()} == {"sriov-and-multus.md"}
+    assert {page for page, _ in blocks()} == {MULTUS}
 
 
 @pytest.mark.parametrize(
-    "expression", dict.fromkeys(EXPRESSION.findall(CODE.sub("", read("sriov-and-multus.md"))))
+    "expression", dict.fromkeys(EXPRESSION.findall(CODE.sub("", read(MULTUS))))
 )
 def test_a_selector_of_the_page_about_sriov_is_one(expression: str, tmp_path: Path) -> None:
     if expression.endswith('orValue("")'):
@@ -74,7 +75,7 @@ def test_a_selector_of_the_page_about_sriov_is_one(expression: str, tmp_path: Pa
 
 
 def test_the_page_about_sriov_names_checks_that_the_doctor_has() -> None:
-    table = read("sriov-and-multus.md").partition("| check | finding |")[2].partition("\n\n")[0]
+    table = read(MULTUS).partition("| check | finding |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
     assert named
     assert named <= {check.entry.id for check in catalogue.CHECKS}

@@ -1,4 +1,4 @@
-"""dhcpcd with the configuration of ``docs/guides/address-pools.md``, in a pod, against Kea."""
+"""dhcpcd with the configuration of ``docs/networking/address-pools.md``, in a pod, against Kea."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kernel
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs/guides/address-pools.md"
+GUIDE = ROOT / "docs/networking/address-pools.md"
 ADDRESS, PREFIX = "fd00:1::100", "fd00:8::/60"
 RENEW_SECONDS = 2
 PLACES = {"KEA_PIDFILE_DIR": "/run", "KEA_LOCKFILE_DIR": "none"}

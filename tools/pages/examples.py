@@ -27,7 +27,7 @@ PAGES = (
 )
 PICTURES = {
     "commands/topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg",
-    "guides/fabric.svg": "fabric -f tests/data/fleet/two-units.json -o svg",
+    "networking/fabric.svg": "fabric -f tests/data/fleet/two-units.json -o svg",
 }
 """File below ``docs`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"

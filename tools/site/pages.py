@@ -16,6 +16,7 @@ INDEX = "README"
 
 SECTIONS: Mapping[str, str] = {
     "guides": "Guides",
+    "networking": "Networking",
     "platforms": "Platforms",
     "commands": "Commands",
     "operations": "Operations",

@@ -162,7 +162,7 @@ def render_form(fabric: Fabric, form: str, driver: str, nodes: Sequence[str], sc
     if form != "svg" and not fabric.places:
         raise NotFoundError(
             "no node has an LLDP neighbour or a placement in a cloud: there is no hierarchy to export",
-            hint="docs/guides/fabric.md names what publishes them",
+            hint="docs/networking/fabric.md names what publishes them",
         )
     return _EXPORTS[form](fabric, driver)
 

@@ -51,7 +51,7 @@ def unordered(seen: Surroundings) -> Iterator[Evaluation]:
     "whether a switch announces itself on each NIC with a carrier, where the setting `lldp` asks for it",
     matters="Without it the NIC has no `rail` and no `switchName`, and a wrong cable is not found.",
     fix="Let the switch port send LLDP; a switch does so every 30 seconds. Some NICs keep the frames for an "
-    "agent in their firmware; docs/guides/rails.md shows how to switch it off.",
+    "agent in their firmware; docs/networking/rails.md shows how to switch it off.",
 )
 def silent(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.settings.lldp is Lldp.OFF:

@@ -124,14 +124,14 @@ ENTRIES: tuple[Entry, ...] = (
         "virtual functions",
         "physical functions with a rule of virtual_functions_file, and what keeps them from it",
         "Claims for the missing virtual functions wait.",
-        "See docs/guides/virtual-functions.md.",
+        "See docs/networking/virtual-functions.md.",
     ),
     Entry(
         "ipam-source",
         "ipam",
         "the entries of ipam_file, and whether their plugins can be run",
         "Claims with interface.ipam are refused.",
-        "See docs/guides/ipam.md.",
+        "See docs/networking/ipam.md.",
     ),
     Entry(
         "ipam-release",
@@ -152,7 +152,7 @@ ENTRIES: tuple[Entry, ...] = (
         "webhook",
         "whether the webhook provider (--webhook-url) answers, and does what the settings ask of it",
         "New devices, and claims that name a profile, cannot be prepared; others keep its last answers.",
-        "Start the provider, or correct webhook_url; see docs/guides/providers.md.",
+        "Start the provider, or correct webhook_url; see docs/networking/providers.md.",
     ),
     Entry(
         "cloud-facts",

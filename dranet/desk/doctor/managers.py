@@ -85,7 +85,7 @@ def cni(seen: Surroundings) -> Iterator[Evaluation]:
     "device plugins (SR-IOV, RDMA) that give out functions which the driver offers",
     matters="The scheduler counts the same NIC twice: two pods get it, and the second one does not start.",
     fix="One manager for each function: other selectors in the device plugin's configuration, or leave "
-    "it out here (`--filter`). How to move over: docs/guides/sriov-and-multus.md.",
+    "it out here (`--filter`). How to move over: docs/networking/sriov-and-multus.md.",
 )
 def device_plugins(seen: Surroundings) -> Iterator[Evaluation]:
     for plugin in seen.plugins:
@@ -103,7 +103,7 @@ _NIC_WORDS = ("sriov", "rdma", "hca", "netdevice", "/nic", "efa", "ib_", "roce")
     "extended resources of this node that are NICs by their names",
     matters="Another device plugin gives out NICs here. Nothing is wrong while they are others than "
     "those of this driver; which ones it has cannot be seen from here.",
-    fix="Compare its configuration with `dranet devices`: docs/guides/sriov-and-multus.md.",
+    fix="Compare its configuration with `dranet devices`: docs/networking/sriov-and-multus.md.",
 )
 def plugins_by_name(seen: Surroundings) -> Iterator[Evaluation]:
     known = {plugin.resource for plugin in seen.plugins}

@@ -175,7 +175,7 @@ def _find_profile(config: JsonObject, path: str, scope: Scope) -> Iterator[LintF
     if opaque.get("driver") == scope.driver and isinstance(name, str) and name:
         text = f"profile {show(name)} is given by the node's profile provider when the pod starts"
         yield LintFinding(
-            rules.PROFILE, f"{path}.opaque.parameters.profile", text, "see docs/guides/providers.md"
+            rules.PROFILE, f"{path}.opaque.parameters.profile", text, "see docs/networking/providers.md"
         )
 
 
