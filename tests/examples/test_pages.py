@@ -56,9 +56,7 @@ def test_the_check_sees_the_manifests() -> None:
     assert {page for page, _ in blocks()} == {MULTUS}
 
 
-@pytest.mark.parametrize(
-    "expression", dict.fromkeys(EXPRESSION.findall(CODE.sub("", read(MULTUS))))
-)
+@pytest.mark.parametrize("expression", dict.fromkeys(EXPRESSION.findall(CODE.sub("", read(MULTUS)))))
 def test_a_selector_of_the_page_about_sriov_is_one(expression: str, tmp_path: Path) -> None:
     if expression.endswith('orValue("")'):
         expression += ' == "0xffff"'  # named for what it is compared with
