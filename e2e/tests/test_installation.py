@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 import sys
+import tarfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +21,18 @@ import pytest_asyncio
 from dranet import __version__
 from e2e.cluster import described_node
 from e2e.cluster.local import LocalCluster
+from e2e.cluster.testing import RELEASE
 from e2e.installation import SYSTEM_NAMESPACE
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
 from e2e.tests.conftest import open_pods
 from e2e.tests.pods import PodMaker, wait_until
-from e2e.tests.shell import REPOSITORY, Shell
+from e2e.tests.shell import Shell
+from tools.image.base import host_architecture
 from tools.project import read_project
 
 _ROLLED_OUT = "kubectl -n dranet-system rollout status daemonset/dranet --timeout=120s"
+_RELEASED = f"{read_project().image}:{__version__}"
 _VALUES = "--namespace dranet-system --set image.repository=registry.example.com/dranet"
 _INSTALL = f"helm install dranet ./charts/dranet --create-namespace {_VALUES}\n{_ROLLED_OUT}"
 _UPGRADE = (
@@ -117,31 +120,46 @@ class TestManifests:
         await shell.run(f"kubectl delete namespace {SYSTEM_NAMESPACE}")
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with what a release has for a cluster."""
-    folder = tmp_path_factory.mktemp("release")
-    command = [sys.executable, "-m", "tools.release", "build", "--output", str(folder), "--only", "chart"]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
+@pytest_asyncio.fixture(scope="class")
+async def published(cluster: LocalCluster, pytestconfig: pytest.Config) -> Path:
+    """The folder of a release. The node has its image, under the name that the release gives it."""
+    folder = pytestconfig.stash[RELEASE]
+    assert f"{_RELEASED} " in await cluster.node.runtime.import_archive(find_archive(folder))
     return folder
+
+
+def find_archive(release: Path) -> Path:
+    return release / f"dranet-image-{__version__}-{host_architecture()}.tar"
 
 
 @pytest.mark.usefixtures("emptied")
 class TestRelease:
-    """As those install it who have no checkout: without a value, from the files of a release."""
+    """Without a checkout and without a value, from the files of ``make release-dry-run``."""
 
     async def test_the_packaged_chart_gives_a_pod_its_nic(
-        self, bare: LiveCluster, shell: Shell, pods: PodMaker, published: Path
+        self, bare: LiveCluster, shell: Shell, pods: PodMaker, published: Path, tmp_path: Path
     ) -> None:
         namespace = f"--namespace {SYSTEM_NAMESPACE}"
         await shell.run(
             f"helm install dranet {published}/dranet-*.tgz {namespace} --create-namespace\n{_ROLLED_OUT}"
         )
-        assert get_image(await wait_driver(bare)) == f"{read_project().image}:{__version__}"
+        driver = await wait_driver(bare)
+        assert get_image(driver) == _RELEASED
+        assert get_image_id(driver) == read_image_id(find_archive(published))
         await pods.run("has-a-nic")
         assert (await observe(pods, "has-a-nic")).links
+        await self.see_by_the_plugin(shell, published, tmp_path)
         await pods.delete("has-a-nic")
         await shell.run(f"{_UNINSTALL}\nkubectl delete namespace {SYSTEM_NAMESPACE}")
+
+    async def see_by_the_plugin(self, shell: Shell, published: Path, folder: Path) -> None:
+        """What the command line of the release, one file, shows of this cluster."""
+        (archive,) = published.glob("kubectl-dranet-*.tar.gz")
+        plugin = f"tar -xf {archive} -C {folder}; PATH={folder}:$PATH; kubectl dranet"
+        (node,) = json.loads(await shell.run(f"{plugin} nodes -o json"))["nodes"]
+        assert node["nics"] == {"allocated": 1, "offered": 10}
+        versions = json.loads(await shell.run(f"{plugin} version -o json"))
+        assert [one["version"] for one in versions["drivers"]] == [__version__]
 
     async def test_install_yaml_gives_a_pod_its_nic_and_takes_all_of_it_away(
         self, shell: Shell, pods: PodMaker, published: Path
@@ -312,6 +330,26 @@ async def wait_driver(bare: LiveCluster) -> JsonObject:
 
 def get_image(driver: JsonObject) -> str:
     return str(driver["spec"]["containers"][0]["image"])
+
+
+def get_image_id(driver: JsonObject) -> str:
+    """The digest of the config of the image that runs, as the kubelet reports an image of no registry."""
+    return str(driver["status"]["containerStatuses"][0]["imageID"])
+
+
+def read_image_id(archive: Path) -> str:
+    """The digest of the config of the only image of an OCI archive."""
+    with tarfile.open(archive) as tar:
+
+        def read(name: str) -> JsonObject:
+            member = tar.extractfile(name)
+            assert member is not None
+            found: JsonObject = json.load(member)
+            return found
+
+        (entry,) = read("index.json")["manifests"]
+        manifest = read(f"blobs/{entry['digest'].replace(':', '/')}")
+    return str(manifest["config"]["digest"])
 
 
 async def has_ended(bare: LiveCluster) -> bool:

@@ -1,13 +1,16 @@
-"""Shared by the tests of a release: its parts, made as ``make release-dry-run`` makes them."""
+"""Shared by the tests of a release: the folder of ``make release-dry-run`` that ``RELEASE_FOLDER`` names, as in
+CI; else its parts, made for these tests."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from e2e.release import FOLDER_VARIABLE
 from tools.project import REPOSITORY
 
 MAKE_SECONDS = 300
@@ -19,9 +22,17 @@ def make(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=MAKE_SECONDS)
 
 
+def find_release() -> Path | None:
+    """The folder of a whole release."""
+    folder = os.environ.get(FOLDER_VARIABLE, "")
+    return Path(folder).resolve(strict=True) if folder else None
+
+
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything but the images."""
+    """Everything but the images, at least."""
+    if whole := find_release():
+        return whole
     folder = tmp_path_factory.mktemp("release")
     done = make(folder, "python", "chart", "notes", "plugin", "seal")
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ import yaml
 
 from dranet import __version__
 from tests.tools.image.conftest import build
-from tests.tools.release.conftest import MAKE_SECONDS, make
+from tests.tools.release.conftest import MAKE_SECONDS, find_release, make
 from tests.tools.release.registry import make_programs, open_registry
 from tools.image.debian import ARCHITECTURES
 from tools.project import REPOSITORY, read_project
@@ -76,6 +76,8 @@ class Workflow:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The images of both architectures; a test is skipped where they cannot be built."""
+    if whole := find_release():
+        return whole
     for architecture in ARCHITECTURES:
         build(architecture)
     folder = tmp_path_factory.mktemp("images")
