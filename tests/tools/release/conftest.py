@@ -1,5 +1,5 @@
-"""Shared by the tests of a release: the folder of ``make release-dry-run`` that ``RELEASE_FOLDER`` names, as in
-CI; else its parts, made for these tests."""
+"""Shared by the tests of a release: the folder of ``make release-dry-run`` that ``RELEASE_FOLDER`` names, as
+in CI; else its parts, made for these tests."""
 
 from __future__ import annotations
 
