@@ -154,8 +154,7 @@ class TestRelease:
 
     async def see_by_the_plugin(self, shell: Shell, published: Path, folder: Path) -> None:
         """What the command line of the release, one file, shows of this cluster."""
-        (archive,) = published.glob("kubectl-dranet-*.tar.gz")
-        plugin = f"tar -xf {archive} -C {folder}; PATH={folder}:$PATH; kubectl dranet"
+        plugin = f"tar -xf {published}/kubectl-dranet-*.tar.gz -C {folder}; PATH={folder}:$PATH; kubectl dranet"
         (node,) = json.loads(await shell.run(f"{plugin} nodes -o json"))["nodes"]
         assert node["nics"] == {"allocated": 1, "offered": 10}
         versions = json.loads(await shell.run(f"{plugin} version -o json"))
