@@ -154,7 +154,8 @@ class TestRelease:
 
     async def see_by_the_plugin(self, shell: Shell, published: Path, folder: Path) -> None:
         """What the command line of the release, one file, shows of this cluster."""
-        plugin = f"tar -xf {published}/kubectl-dranet-*.tar.gz -C {folder}; PATH={folder}:$PATH; kubectl dranet"
+        unpack = f"tar -xf {published}/kubectl-dranet-*.tar.gz -C {folder}"
+        plugin = f"{unpack}; PATH={folder}:$PATH; kubectl dranet"
         (node,) = json.loads(await shell.run(f"{plugin} nodes -o json"))["nodes"]
         assert node["nics"] == {"allocated": 1, "offered": 10}
         versions = json.loads(await shell.run(f"{plugin} version -o json"))
