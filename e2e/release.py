@@ -18,7 +18,7 @@ def make_release(folder: Path) -> Path:
     Raises:
         subprocess.CalledProcessError: it cannot be made; make has printed why.
     """
-    if given := os.environ.get(FOLDER_VARIABLE, ""):
-        return Path(given).resolve(strict=True)
+    if named := os.environ.get(FOLDER_VARIABLE, ""):
+        return Path(named).resolve(strict=True)
     subprocess.run(["make", "release-dry-run", f"RELEASE={folder}"], cwd=REPOSITORY, check=True)
     return folder.resolve()
