@@ -192,11 +192,17 @@ def _explain(part: type[Part], fault: Fault) -> ConfigProblem:
             return ConfigProblem(fault.path, fault.text, of_whole=True)
 
 
+_NEAR_TO_MUCH = 3
+"""Letters. ``ip`` is as near to ``ipv6`` as to ``ipam``, and means ``addresses``."""
+
+
 def _suggest(part: type[Part], path: Path) -> str:
     """The field that an unknown one was perhaps meant to be."""
     from difflib import get_close_matches  # only who mistyped a name pays for it
 
     *outer, unknown = path
+    if len(str(unknown)) < _NEAR_TO_MUCH:
+        return ""
     for step in outer:
         field = fields_of(part).get(step) if isinstance(step, str) else None
         part = field.part if field and field.part else part

@@ -54,6 +54,10 @@ class ConditionReason(StrEnum):
     HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
 
 
+FAILING = (ConditionType.PREPARED, ConditionType.ATTACHED, ConditionType.CONFIGURED, ConditionType.READY)
+"""The first of these that is False names the cause; the later ones follow from it."""
+
+
 class Condition(Struct, frozen=True):
     """A ``metav1.Condition`` without its time, which is set when it is written."""
 

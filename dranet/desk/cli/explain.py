@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import LintFinding, Scope
 from dranet.desk.lint.alignment import lint_claim_alignment, lint_pod_alignment
 from dranet.desk.templates.chart_classes import assume_missing_classes
-from dranet.errors import NotFoundError, SettingsError
+from dranet.errors import ClusterError, NotFoundError, SettingsError
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
 from dranet.terminal import find_screen, never_fail_to_print, print_document
@@ -192,16 +193,17 @@ def _read(options: argparse.Namespace) -> ClusterObjects:
     what would be if that were created there? Of two nodes of one name the last counts, so a capture's least.
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
-    allocated = _load_files(options.file) if options.file else ClusterObjects()
     if asks_cluster(options):
         options.namespace = options.namespace or find_namespace(options)
+    allocated = _load_files(options.file, options.namespace) if options.file else ClusterObjects()
+    if asks_cluster(options):
         allocated = fetch_live(options) | allocated
     return captured | allocated
 
 
-def _load_files(paths: Sequence[str]) -> ClusterObjects:
+def _load_files(paths: Sequence[str], namespace: str) -> ClusterObjects:
     """Without what cannot be read, which a note names."""
-    found = load_files(paths, passes_over=True)
+    found = load_files(paths, passes_over=True, namespace=namespace)
     for unread in found.unread:
         print(f"note: not read: {unread.error}", file=sys.stderr)
     return found
@@ -224,8 +226,19 @@ def _find(
     label = _label(options, bodies)
     found = find(bodies, label)
     if found is None:
-        raise NotFoundError(f"{kind} {label} does not exist", hint=_suggest(options, label, objects))
+        everywhere = objects | _fetch_everywhere(options, kind)
+        raise NotFoundError(f"{kind} {label} does not exist", hint=_suggest(options, label, everywhere))
     return found
+
+
+def _fetch_everywhere(options: argparse.Namespace, kind: str) -> ClusterObjects:
+    """The objects of this kind in all namespaces, as far as this user may list them."""
+    if not asks_cluster(options):
+        return ClusterObjects()
+    everywhere = argparse.Namespace(**{**vars(options), "namespace": ""})
+    with contextlib.suppress(ClusterError):
+        return fetch_live(everywhere, (kind,))
+    return ClusterObjects()
 
 
 def _suggest(options: argparse.Namespace, label: str, objects: ClusterObjects) -> str:
@@ -234,9 +247,13 @@ def _suggest(options: argparse.Namespace, label: str, objects: ClusterObjects) -
     bodies, other, others = (pods, _CLAIM, claims) if options.kind == _POD else (claims, _POD, pods)
     if find(others, _label(options, others)) is not None:
         return f"there is a {other} of this name: dranet explain {other} {options.name}"
-    names = {label_of(body).partition("/")[2]: label_of(body) for body in bodies}
-    known = names.values() if options.name in names else names
-    return near_names(label if options.name in names else options.name, known)
+    namespace, _, name = label.partition("/")
+    places = [label_of(body).partition("/")[::2] for body in bodies]
+    elsewhere = [place for place, known in places if known == name]
+    if elsewhere:
+        return f"there is one in namespace {elsewhere[0]}: -n {elsewhere[0]}"
+    known = [one for place, one in places if not options.namespace or place == namespace]
+    return near_names(name, known) if known else f"namespace {namespace} has none"
 
 
 def _label(options: argparse.Namespace, bodies: Sequence[JsonObject]) -> str:

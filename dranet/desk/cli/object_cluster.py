@@ -36,6 +36,10 @@ DRIVER_SELECTOR = ",".join(f"{name}={value}" for name, value in DRIVER_PODS.item
 
 _NO_V1 = "the cluster serves no resource.k8s.io/v1, which takes Kubernetes 1.34"
 _WITHOUT_A_CLUSTER = "without a kubeconfig here: kubectl get ... -A -o json | dranet ... -f -"
+_WITHOUT_RIGHTS = (
+    "the chart's ClusterRole dranet-viewer has the rights; or ask an administrator for the objects in a file "
+    "(-f)"
+)
 _NO_ANSWER = "is the cluster up, and does the kubeconfig name its server? kubectl version asks the same one"
 _FROM_FILES = "objects can also come from files: -f FILE, or --capture CAPTURE"
 
@@ -124,7 +128,7 @@ async def _list(client: ApiClient, path: str) -> tuple[dict[str, Any], ...]:
             raise ClusterError(_NO_V1, status=error.status, reason=error.reason) from error
         if error.reason is not Reason.API_FORBIDDEN:
             raise
-        hint = "; ".join(filter(None, (error.hint, _WITHOUT_A_CLUSTER)))
+        hint = "; ".join(filter(None, (error.hint, _WITHOUT_RIGHTS)))
         raise ClusterError(error.message, status=error.status, reason=error.reason, hint=hint) from error
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dranet.desk.cli.object_files import STANDARD_INPUT, expand, name_of, read_documents
-from dranet.desk.kubeapi.known_kinds import is_read
+from dranet.desk.kubeapi.known_kinds import CLUSTER_SCOPED, is_read
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.shapes import find_fault, without_nulls
 from dranet.desk.kubeapi.versions import CURRENT, GROUP, can_convert, has_other_version
@@ -107,6 +107,16 @@ class ClusterObjects:
         for name in LISTS.values():
             yield from getattr(self, name)
 
+    def of_namespace(self, namespace: str) -> ClusterObjects:
+        """Those of one namespace; all if it is empty."""
+        if not namespace:
+            return self
+        found = ClusterObjects()
+        for body in self:
+            if body["metadata"].get("namespace") == namespace:
+                found.add(body, self.sources[id(body)])
+        return found
+
     def __or__(self, other: ClusterObjects) -> ClusterObjects:
         """Both, ours first."""
         pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(ClusterObjects))
@@ -114,7 +124,12 @@ class ClusterObjects:
 
 
 def load_files(
-    paths: Iterable[str | Path], *, check: bool = True, others: bool = False, passes_over: bool = False
+    paths: Iterable[str | Path],
+    *,
+    check: bool = True,
+    others: bool = False,
+    passes_over: bool = False,
+    namespace: str = "",
 ) -> ClusterObjects:
     """The objects in these files; ``-`` is standard input, of a folder its YAML and JSON files.
 
@@ -126,6 +141,7 @@ def load_files(
         others: objects of other kinds are enough.
         passes_over: what cannot be read, and is not all there is, goes into ``unread``. An object of a
             wrong shape is refused.
+        namespace: of objects that name none, as for ``kubectl -n``.
 
     Raises:
         SettingsError: a file that cannot be read, an invalid object, or nothing in them that is read
@@ -143,7 +159,8 @@ def load_files(
             except SettingsError as error:
                 found.unread.append(Unread(error, is_in_folder and not _has_type(value)))
                 continue
-            found.add(_with_name(_checked(body, source) if check else body), source)
+            body = _in_namespace(_checked(body, source) if check else body, namespace)
+            found.add(_with_name(body), source)
     if found.unread and not (passes_over and (any(found) or found.others)):
         raise found.unread[0].error
     if not any(found) and not (others and found.others):
@@ -288,6 +305,14 @@ def _distinct(name: str, seen: Counter[str]) -> str:
 def _build_node(name: str) -> JsonObject:
     labels = {"kubernetes.io/hostname": name}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}}
+
+
+def _in_namespace(body: JsonObject, namespace: str) -> JsonObject:
+    metadata = body.get("metadata")
+    has_one = not isinstance(metadata, dict) or metadata.get("namespace")
+    if not namespace or has_one or body["kind"] in CLUSTER_SCOPED:
+        return body
+    return {**body, "metadata": {**body["metadata"], "namespace": namespace}}
 
 
 def _with_name(body: JsonObject) -> JsonObject:

@@ -14,6 +14,7 @@ from dranet.desk.cli.objects import (
     add_facts_settings,
     capture_slices,
     fetch_live,
+    find_namespace,
     load_files,
     names_cluster,
 )
@@ -60,7 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s [-f] FILE ... [--with FILE] [--capture CAPTURE] [--live]\n"
-        "         [--strict] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
+        "         [--strict] [-n NAMESPACE] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
@@ -89,6 +90,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--live",
         action="store_true",
         help="also know the objects of the cluster; without FILE, look for mistakes in them",
+    )
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        default="",
+        help="of objects in files that name none; without FILE, look for mistakes in this one alone "
+        "(default: with --live that of the kubeconfig's context)",
     )
     parser.add_argument(
         "--convert",
@@ -120,11 +128,12 @@ def run(options: argparse.Namespace) -> int:
         hint = "-f FILE; or --live for what is in the cluster"
         raise SettingsError("nothing to look at: name a file", hint=hint)
     settings = read_settings(options)
-    loaded = load_judged(options.files) if options.files else None
-    known = [load_files(options.also)] if options.also else []
+    namespace = options.namespace or (find_namespace(options) if is_live else "")
+    loaded = load_judged(options.files, namespace) if options.files else None
+    known = [load_files(options.also, namespace=namespace)] if options.also else []
     known += [capture_slices(options.facts, settings)] if options.facts else []
-    known += [fetch_live(options)] if is_live else []
-    judged = loaded if loaded is not None else known[-1]
+    known += [_fetch(options)] if is_live else []
+    judged = loaded if loaded is not None else known[-1].of_namespace(options.namespace)
     scope = build_scope([judged, *known], settings.driver_name, is_live=is_live)
     reports, assumed = inspect(judged, scope), find_assumed_classes(scope)
     if options.output == "json":
@@ -134,10 +143,16 @@ def run(options: argparse.Namespace) -> int:
     return _exit_code(reports, options.strict)
 
 
-def load_judged(paths: Iterable[str]) -> ClusterObjects:
+def load_judged(paths: Iterable[str], namespace: str = "") -> ClusterObjects:
     """All objects of these files, whatever is wrong with them, and what in them is no object. Raises
     SettingsError, as ``load_files``."""
-    return load_files(paths, check=False, others=True, passes_over=True)
+    return load_files(paths, check=False, others=True, passes_over=True, namespace=namespace)
+
+
+def _fetch(options: argparse.Namespace) -> ClusterObjects:
+    """The objects of the cluster: of all namespaces where there are files, which may name the wrong one."""
+    everywhere = argparse.Namespace(**{**vars(options), "namespace": ""})
+    return fetch_live(everywhere if options.files else options)
 
 
 def _convert(options: argparse.Namespace) -> int:

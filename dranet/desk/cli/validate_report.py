@@ -4,6 +4,7 @@ refuse."""
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from dranet.desk.lint import (
     lint_pod,
     rules,
 )
+from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.scope import iter_alternatives
 from dranet.terminal import PROSE, Screen, count_of
 from dranet.view.node_view import to_json
@@ -110,17 +112,42 @@ def _named(body: JsonObject) -> Key:
 
 
 def _unique(findings: list[LintFinding]) -> tuple[LintFinding, ...]:
-    """Each once, the worst first; what the lint has found need not be repeated in the API's words."""
-    found_paths = {finding.path for finding in findings if finding.rule is not rules.REFUSED}
-    kept = [f for f in dict.fromkeys(findings) if f.rule is not rules.REFUSED or f.path not in found_paths]
+    """Each once, the worst first, without those that only follow from another."""
+    every = list(dict.fromkeys(findings))
+    kept = [one for one in every if not any(_follows(one, other) for other in every)]
     order = ("error", "warning", "note")
     return tuple(sorted(kept, key=lambda finding: order.index(finding.severity)))
+
+
+def _follows(finding: LintFinding, other: LintFinding) -> bool:
+    """Whether a finding repeats the other in the API's words, or goes with it."""
+    match finding.rule:
+        case rules.REFUSED:
+            is_clearer = other.rule is not rules.REFUSED or bool(other.fix)
+            return not finding.fix and is_clearer and other.path == finding.path
+        case rules.SHAPE:
+            meant = finding.path.rpartition(".")[2]
+            return other.rule is rules.UNKNOWN_FIELD and other.fix == f"did you mean {meant}?"
+        case rules.UNALIGNED | rules.CONSTRAINT_ALONE:
+            return other.rule in _SPOILS_CONSTRAINT and ".constraint" in other.path
+        case rules.CLAIM_SOURCE:
+            return other.rule is rules.UNKNOWN_FIELD and other.path.startswith(f"{finding.path}.")
+    return False
+
+
+_SPOILS_CONSTRAINT = (
+    rules.UNKNOWN_FIELD,
+    rules.REFUSED,
+    rules.REQUEST_UNKNOWN,
+    rules.CONSTRAINT_UNKNOWN,
+)
 
 
 def _inspect(body: JsonObject, fault: str, scope: Scope) -> Iterator[LintFinding]:
     if fault:
         path, _, text = fault.partition(" ")
-        yield LintFinding(rules.SHAPE, path, text)
+        yield from find_unknown_fields(convert(body))
+        yield LintFinding(rules.SHAPE, path, text, _find_form(path))
         return
     if not is_unicode(body):
         yield LintFinding(rules.SHAPE, "spec", "has text with half a character (a lone surrogate)")
@@ -128,6 +155,21 @@ def _inspect(body: JsonObject, fault: str, scope: Scope) -> Iterator[LintFinding
     yield from lint_object(body, scope)
     if not _is_unreadable(body):
         yield from _ask_api(convert(body))
+
+
+_FORMS = {
+    "spec.spec": "a template has its claim's spec there: spec: {spec: {devices: ...}}",
+    "resources.claims": "[{name: NAME}]",
+    "selectors": "[{cel: {expression: ...}}]",
+    "count": "a number without quotes",
+}
+"""By the end of a field's path: how it is written, where people often write it otherwise."""
+_INDEX = re.compile(r"\[\d+\]")
+
+
+def _find_form(path: str) -> str:
+    plain = _INDEX.sub("", path)
+    return next((form for end, form in _FORMS.items() if f".{plain}".endswith(f".{end}")), "")
 
 
 def is_unicode(body: JsonObject) -> bool:

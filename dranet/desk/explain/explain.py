@@ -31,12 +31,14 @@ from dranet.desk.explain.node_report import report_node
 from dranet.desk.explain.profiles import describe_profiles
 from dranet.desk.explain.subject import (
     Subject,
+    WantedClaim,
     class_names,
     label_of,
     near_names,
     with_label,
 )
 from dranet.desk.kubeapi.objects import JsonObject
+from dranet.model.status import FAILING, ConditionReason, ConditionType
 
 GROUPS_WITH_MISSES = 3
 """Groups of nodes for which near misses are searched: each blocker costs an attempt."""
@@ -224,11 +226,8 @@ def _explain_refusal(
 
 def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     """What to know of the answer."""
-    made = tuple(
-        f"claim {claim.label} does not exist yet; it is taken {claim.origin}"
-        for claim in subject.claims
-        if claim.origin
-    )
+    made = tuple(_describe_origin(claim, subject) for claim in subject.claims if claim.origin)
+    failures = (text for claim in subject.claims for text in _describe_failures(claim, view.driver))
     unknown = [name for name, body in view.nodes_by_name.items() if body is None]
     blind = bool(unknown) and subject.pod is not None and not view.nodes
     nodes = "no Node objects were given: labels and taints of nodes are not looked at"
@@ -239,10 +238,38 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     return (
         *subject.remarks,
         *made,
+        *failures,
+        *_describe_start(subject),
         *((nodes,) if blind else ()),
         *((classes,) if assumed else ()),
         *profiles,
     )
+
+
+def _describe_origin(claim: WantedClaim, subject: Subject) -> str:
+    if subject.phase:
+        missing = f"Kubernetes has not created claim {claim.label} of this pod"
+        return f"{missing}: its Events have the reason, such as a quota; this explains the one {claim.origin}"
+    return f"there is no claim {claim.label} yet: this explains the one {claim.origin}"
+
+
+def _describe_failures(claim: WantedClaim, driver: str) -> Iterator[str]:
+    """The devices that the driver could not give to the pod, in its own words."""
+    for device in (claim.body.get("status") or {}).get("devices") or ():
+        conditions = {one["type"]: one for one in device.get("conditions") or ()}
+        ready = conditions.get(ConditionType.READY) or {}
+        failed = [name for name in FAILING if (conditions.get(name) or {}).get("status") == "False"]
+        is_released = ready.get("reason") == ConditionReason.DEVICE_RELEASED
+        if failed and device["driver"] == driver and not is_released:
+            first = conditions[failed[0]]
+            cause = f"{first.get('reason') or 'no reason'}: {first.get('message') or 'no message'}"
+            yield f"the driver reports {failed[0]} False for {device['device']}: {cause}"
+
+
+def _describe_start(subject: Subject) -> Iterator[str]:
+    if subject.phase == "Pending" and subject.pod and subject.pod["spec"].get("nodeName"):
+        namespace, _, name = subject.label.partition("/")
+        yield f"the pod has not started; kubectl describe pod {name} -n {namespace} shows its Events"
 
 
 def _group(

@@ -61,6 +61,11 @@ class Subject:
     remarks: tuple[str, ...] = ()
 
     @property
+    def phase(self) -> str:
+        """That of the pod; empty for a pod of a file, and without one."""
+        return _phase(self.pod) if self.pod else ""
+
+    @property
     def waiting(self) -> tuple[WantedClaim, ...]:
         """The claims without an allocation."""
         return tuple(claim for claim in self.claims if claim.allocation is None)
@@ -220,8 +225,13 @@ def _missing(kind: str, label: str, known: Mapping[str, Any], others: Mapping[st
     if label in others:
         other = "ResourceClaim" if kind.endswith("Template") else "ResourceClaimTemplate"
         return f"{name} is a {other}, not a {kind}", f"{other[0].lower()}{other[1:]}Name: {name}, in the pod"
-    known_here = [other.partition("/")[2] for other in known if other.startswith(f"{namespace}/")]
-    return f"{kind} {label} does not exist", near_names(name, known_here)
+    places = [other.partition("/")[::2] for other in known]
+    elsewhere = [place for place, known_name in places if known_name == name]
+    known_here = [known_name for place, known_name in places if place == namespace]
+    fix = near_names(name, known_here) if known_here else f"namespace {namespace} has none"
+    if elsewhere:
+        fix = f"there is one in namespace {elsewhere[0]}; a pod takes those of its own namespace"
+    return f"{kind} {label} does not exist", fix
 
 
 def _made_from_template(pod: JsonObject, name: str, claims: Mapping[str, JsonObject]) -> JsonObject | None:

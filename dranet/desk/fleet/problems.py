@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from dranet.desk.fleet.nodes import ClaimDevice, FleetNode, Problem, ProblemSeverity
 from dranet.desk.kubeapi.objects import JsonObject
-from dranet.model.status import ConditionType, EventReason
+from dranet.model.status import FAILING, ConditionType, EventReason
 from dranet.terminal import count_of
 
 _NAMES_SHOWN = 3
-_FAILING = (ConditionType.PREPARED, ConditionType.ATTACHED, ConditionType.CONFIGURED, ConditionType.READY)
-"""The first that is False names the cause; the later ones follow from it."""
 
 
 def find_problems(node: FleetNode) -> Iterator[Problem]:
@@ -111,7 +109,7 @@ def _find_failure(device: ClaimDevice) -> Problem | None:
         return _problem("NotReleased", _describe(device, ConditionType.RELEASED))
     if device.is_released:
         return None
-    for condition in _FAILING:
+    for condition in FAILING:
         if (device.conditions.get(condition) or {}).get("status") == "False":
             return _problem("ClaimFailed", _describe(device, condition))
     return None

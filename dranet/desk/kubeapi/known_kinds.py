@@ -16,6 +16,9 @@ GROUP_OF: Mapping[str, str] = {
 }
 """The kinds that are read here. A kind of the same name in a group of others is another."""
 
+CLUSTER_SCOPED = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule")
+"""Those without a namespace."""
+
 _OF_GROUP = tuple(kind for kind, group in GROUP_OF.items() if group == GROUP)
 _NOT_READ = ("ResourcePoolStatusRequest",)
 """Further kinds of ``resource.k8s.io``."""

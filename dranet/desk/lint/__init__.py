@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dranet.desk.kubeapi.known_kinds import CLUSTER_SCOPED
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.versions import (
     CURRENT,
@@ -46,14 +47,13 @@ __all__ = [
 
 _NEWER = re.compile(rf"{re.escape(GROUP)}/v([2-9]|[1-9][0-9]+)((alpha|beta)[0-9]+)?")
 _DEFAULT_NAMESPACE = "default"
-_CLUSTER_SCOPED = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule")
 
 
 def key_of(body: JsonObject) -> Key:
     """Its namespace and name; a file without a namespace means the default one."""
     metadata = body.get("metadata") or {}
     namespace = metadata.get("namespace") or _DEFAULT_NAMESPACE
-    return Key("" if body.get("kind") in _CLUSTER_SCOPED else namespace, metadata.get("name") or "")
+    return Key("" if body.get("kind") in CLUSTER_SCOPED else namespace, metadata.get("name") or "")
 
 
 def lint_object(body: JsonObject, scope: Scope) -> Iterator[LintFinding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dranet.claims.config import SelectedResult, inspect_configs
@@ -25,6 +25,7 @@ _LINE = re.compile(
 """A problem as :mod:`dranet.claims.config` reports it."""
 _STEP = re.compile(r"\.(\w+)", re.ASCII)
 """A field of a path, not a place in a list."""
+_USUALLY_TAKEN = "eth0"
 _FAR = 1_000_000
 """Configs of a class are numbered from here; problems of them are reported at the class."""
 
@@ -54,6 +55,7 @@ def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -
     for line in problems:
         yield _to_finding(line, f"{path}.devices.")
     if not problems:
+        yield from _find_without_interface(spec, path, asked, scope)
         yield from _find_equal_names(asked)
 
 
@@ -154,7 +156,7 @@ def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[LintFi
     opaque = config.get("opaque") or {}
     driver, parameters = opaque.get("driver"), opaque.get("parameters")
     if driver == scope.driver and parameters is not None and not isinstance(parameters, dict):
-        text = "must be an object, and no text with one in it"
+        text = "must be an object, not text that contains one"
         yield LintFinding(
             rules.PARAMETERS, f"{path}.opaque.parameters", text, "without quotes around it, or |"
         )
@@ -179,6 +181,37 @@ def _find_profile(config: JsonObject, path: str, scope: Scope) -> Iterator[LintF
         )
 
 
+def _find_without_interface(
+    spec: JsonObject, path: str, asked: Iterable[Asked], scope: Scope
+) -> Iterator[LintFinding]:
+    """Find the claim's configs for devices that cannot take them."""
+    for one in asked:
+        what, fields = _refused_fields(one)
+        number = next(_own_configs(spec, one.alternative.name, scope), None) if what else None
+        if number is not None:
+            name = one.alternative.name
+            text = f"request {name} asks for {what}, which have no interface to configure ({fields})"
+            where = f"{path}.devices.config[{number}]"
+            fix = "name the requests for NICs in requests, or leave requests out"
+            yield LintFinding(rules.NO_INTERFACE, where, text, fix)
+
+
+def _refused_fields(asked: Asked) -> tuple[str, str]:
+    """What the devices are, and the fields that they cannot take; empty where some of them take all."""
+    link = ", ".join(asked.config.needs_link)
+    if asked.kinds == {DeviceKind.GPU} and not asked.config.is_empty:
+        return "GPUs", link or "parameters"
+    return ("RDMA-only devices", link) if asked.kinds == {DeviceKind.RDMA} and link else ("", "")
+
+
+def _own_configs(spec: JsonObject, request: str, scope: Scope) -> Iterator[int]:
+    """The numbers of the claim's own configs that cover the request."""
+    for number, config in enumerate(claim_devices(spec).get("config") or ()):
+        is_ours = (config.get("opaque") or {}).get("driver") == scope.driver
+        if is_ours and covers(config.get("requests"), request):
+            yield number
+
+
 def _find_equal_names(asked: list[Asked]) -> Iterator[LintFinding]:
     """Devices of one claim that would have one interface name."""
     users: dict[str, dict[str, Asked]] = defaultdict(dict)
@@ -187,15 +220,18 @@ def _find_equal_names(asked: list[Asked]) -> Iterator[LintFinding]:
         if not name:
             continue
         if one.alternative.number != 1:
-            text = f"every device of request {one.alternative.name} is to be called {show(name)}"
+            text = f"all devices of request {one.alternative.name} would be called {show(name)}"
             yield LintFinding(
                 rules.IFNAME, one.alternative.path, text, "a request of its own for each device"
             )
+        if name == _USUALLY_TAKEN:
+            text = f"the pod network usually has an interface {show(name)}"
+            yield LintFinding(rules.IFNAME_TAKEN, one.alternative.path, text, "interface.name: net1")
         users[name].setdefault(one.alternative.name.partition("/")[0], one)
     for name, requests in users.items():
         if len(requests) > 1:
             path = [*requests.values()][1].alternative.path
-            text = f"devices of requests {' and '.join(requests)} are to be called {show(name)}"
+            text = f"devices of requests {' and '.join(requests)} would all be called {show(name)}"
             yield LintFinding(rules.IFNAME, path, text, "give each a config of its own: config[].requests")
 
 

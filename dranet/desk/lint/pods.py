@@ -12,7 +12,7 @@ from dranet.desk.lint.alignment import lint_pod_alignment
 from dranet.desk.lint.demands import DemandKind, of_kind, read_demands, read_resources
 from dranet.desk.lint.fields import find_unknown_pod_fields
 from dranet.desk.lint.parameters import Asked, fixed_name, read_claim
-from dranet.desk.lint.rules import LintFinding, show, suggest
+from dranet.desk.lint.rules import LintFinding, find_misspelt, show, suggest
 from dranet.desk.lint.scope import Key, Scope, claim_devices
 
 _CLAIM, _TEMPLATE = "resourceClaimName", "resourceClaimTemplateName"
@@ -27,6 +27,8 @@ class PodClaim(NamedTuple):
     """``ResourceClaim fast``; empty where it is not named."""
     spec: JsonObject | None
     asked: tuple[Asked, ...]
+    is_valid: bool = True
+    """The driver takes its parameters. Otherwise ``asked`` has none of them."""
 
     @property
     def has_network(self) -> bool:
@@ -79,8 +81,9 @@ def _read_claims(spec: JsonObject, path: str, namespace: str, scope: Scope) -> I
             source = f"ResourceClaimTemplate {template}"
             of_template = scope.templates.get(Key(namespace, template)) or {}
             found = (of_template.get("spec") or {}).get("spec")
-        asked = read_claim(found, "spec", namespace, scope)[0] if found else []
-        yield PodClaim(entry["name"], f"{path}.resourceClaims[{number}]", source, found, tuple(asked))
+        asked, problems = read_claim(found, "spec", namespace, scope) if found else ([], [])
+        where = f"{path}.resourceClaims[{number}]"
+        yield PodClaim(entry["name"], where, source, found, tuple(asked), not problems)
 
 
 def _find_equal_claims(claims: Sequence[PodClaim]) -> Iterator[LintFinding]:
@@ -102,6 +105,12 @@ def _find_claim(claim: PodClaim, namespace: str, scope: Scope, pods: int) -> Ite
     if kind == "ResourceClaim" and pods > 1:
         text = f"all pods of this template share {claim.source}"
         yield LintFinding(rules.CLAIM_SHARED, claim.path, text, f"{_TEMPLATE}: a claim for each pod")
+    links = [one.config.interface for one in claim.asked if one.is_network]
+    addresses = [str(address) for link in links for address in link.addresses or ()]
+    if kind == "ResourceClaimTemplate" and pods > 1 and addresses:
+        text = f"all pods of this template get {', '.join(addresses)}"
+        fix = "interface.dhcp, or interface.ipam; docs/networking/ip-addressing.md has more ways"
+        yield LintFinding(rules.ADDRESS_SHARED, claim.path, text, fix)
 
 
 def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[LintFinding]:
@@ -111,10 +120,12 @@ def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[LintFindi
         kind, field = ("ResourceClaimTemplate", _TEMPLATE) if is_claim else ("ResourceClaim", _CLAIM)
         yield LintFinding(rules.CLAIM_KIND, claim.path, f"{key.name} is a {kind}", f"{field}: {key.name}")
     elif known or scope.is_live:
-        rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_PROVIDED
         where = "in the cluster" if scope.is_live else "in the files"
         text = f"{claim.source} is not {where}, in namespace {key.namespace}"
-        yield LintFinding(rule, claim.path, text, _find_namesake(key, known))
+        fix = _find_namesake(key, known)
+        here = [other.name for other in known if other.namespace == key.namespace]
+        rule = rules.CLAIM_MISSPELT if find_misspelt(key.name, here) else rules.CLAIM_NOT_PROVIDED
+        yield LintFinding(rules.CLAIM_MISSING if scope.is_live else rule, claim.path, text, fix)
 
 
 def _find_namesake(key: Key, known: Iterable[Key]) -> str:
@@ -235,7 +246,7 @@ def _asks(container: JsonObject, resource: str) -> bool:
 
 def _wants_memlock(claim: PodClaim) -> bool:
     """It surely brings RDMA, and no limit with it."""
-    return any(one.brings_rdma and one.config.rdma.memlock is None for one in claim.asked)
+    return claim.is_valid and any(one.brings_rdma and one.config.rdma.memlock is None for one in claim.asked)
 
 
 def _may_lock(security: JsonObject) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
@@ -127,12 +127,24 @@ def _lint_constraint(
         text = f"{key} covers one device: request {covered[0].name}"
         yield LintFinding(rules.CONSTRAINT_ALONE, path, text, "name two requests, or leave it out")
     published = {name for sample in scope.devices for name in sample.attributes}
-    if attribute not in _KNOWN and attribute not in published:
-        if scope.devices or suggest(attribute, _KNOWN):
-            fix = suggest(attribute, _KNOWN, "see docs/reference/attributes.md")
+    if "/" not in attribute:
+        fix = _suggest_attribute(attribute, published, f"DOMAIN/{attribute}")
+        yield LintFinding(rules.REFUSED, f"{path}.{key}", f"{show(attribute)} has no domain", fix)
+    elif attribute not in _KNOWN and attribute not in published:
+        if fix := _suggest_attribute(
+            attribute, published, "see docs/reference/attributes.md" if scope.devices else ""
+        ):
             yield LintFinding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", fix)
     elif key == "matchAttribute" and scope.devices:
         yield from _find_never_shared(attribute, f"{path}.{key}", covered, scope)
+
+
+def _suggest_attribute(attribute: str, published: Iterable[str], otherwise: str) -> str:
+    """The attribute of this name in another domain, else one that is spelt like it."""
+    known = [*(attribute.qualified for attribute in CATALOGUE), *sorted(_KNOWN.union(published))]
+    name = attribute.rpartition("/")[2].lower()
+    namesake = next((one for one in known if one.rpartition("/")[2].lower() == name), "")
+    return f"did you mean {namesake}?" if namesake else suggest(attribute, known, otherwise)
 
 
 def _find_never_shared(

@@ -140,7 +140,13 @@ PARAMETERS = LintRule(
     "parameters",
     _ERROR,
     "opaque parameters that the driver refuses, or that the DeviceClass does not allow",
-    "Prepare refuses the claim, and the pod waits until it is deleted.",
+    "The driver refuses the claim; the pod stays in ContainerCreating until you delete it.",
+)
+NO_INTERFACE = LintRule(
+    "no-interface",
+    _ERROR,
+    "a config for GPUs alone, or settings of an interface for an RDMA-only device",
+    "The driver refuses the claim; the pod stays in ContainerCreating until you delete it.",
 )
 PROFILE = LintRule(
     "profile",
@@ -305,6 +311,12 @@ CLAIM_MISSING = LintRule(
     "a pod whose claim or template the cluster does not have (with --live)",
     "The pod stays Pending.",
 )
+CLAIM_MISSPELT = LintRule(
+    "claim-misspelt",
+    _WARNING,
+    "a pod whose claim or template is not in the files, where one has nearly its name",
+    "The pod stays Pending unless the cluster has one of this name.",
+)
 CLAIM_NOT_PROVIDED = LintRule(
     "claim-not-given",
     _NOTE,
@@ -335,6 +347,12 @@ CLAIM_SHARED = LintRule(
     "several pods that name one ResourceClaim",
     "They share its devices, and a network device goes to one of them; a template gives each its own.",
 )
+ADDRESS_SHARED = LintRule(
+    "address-shared",
+    _WARNING,
+    "a template with interface.addresses from which several pods are made",
+    "All of them get the same addresses.",
+)
 HOST_NETWORK = LintRule(
     "host-network",
     _WARNING,
@@ -353,6 +371,12 @@ IFNAME = LintRule(
     _ERROR,
     "two devices of a pod with one interface name",
     "The second cannot come into the pod, and the pod does not start.",
+)
+IFNAME_TAKEN = LintRule(
+    "interface-name-taken",
+    _WARNING,
+    "an interface called eth0",
+    "The pod network usually has this name for its own interface. Then the pod does not start.",
 )
 PRIVILEGED = LintRule(
     "privileged",
@@ -377,6 +401,7 @@ RULES: tuple[LintRule, ...] = (
     UNKNOWN_FIELD,
     DUPLICATE,
     PARAMETERS,
+    NO_INTERFACE,
     PROFILE,
     DRIVER_UNKNOWN,
     REQUEST_UNKNOWN,
@@ -404,14 +429,17 @@ RULES: tuple[LintRule, ...] = (
     OTHER_TYPE,
     CLAIM_KIND,
     CLAIM_MISSING,
+    CLAIM_MISSPELT,
     CLAIM_NOT_PROVIDED,
     CLAIM_UNDECLARED,
     CLAIM_UNUSED,
     CLAIM_SOURCE,
     CLAIM_SHARED,
+    ADDRESS_SHARED,
     HOST_NETWORK,
     NODE_NAME,
     IFNAME,
+    IFNAME_TAKEN,
     PRIVILEGED,
     MEMLOCK,
 )

@@ -338,10 +338,11 @@ def _name(sample: Sample) -> str:
 
 
 def _adjusted(sample: Sample, wanted: Mapping[str, Any]) -> Sample:
-    """The sample with the values that the selectors ask for, except those that define its kind."""
+    """The sample with the values that the selectors ask for, except those that define its kind: an empty name
+    of an interface is that of a GPU."""
     fixed = ("dra.net/type", "dra.net/rdma", "dra.net/virtual")
     values = {
-        name: wanted[name] if name in wanted and name not in fixed and value != "" else value
+        name: wanted[name] if wanted.get(name, "") != "" and name not in fixed and value != "" else value
         for name, value in sample.attributes.items()
     }
     return Sample(sample.label, sample.driver, values, sample.kind, sample.omits)

@@ -337,7 +337,7 @@ def test_a_template_is_taken_as_a_claim_made_from_it(explained: Explain) -> None
     code, out = explained("claim", "gpu-with-nic", "-f", CLUSTER, "--facts", DGX)
 
     assert code == 0
-    assert "it is taken from the ResourceClaimTemplate of this name" in unwrapped(out)
+    assert "this explains the one from the ResourceClaimTemplate of this name" in unwrapped(out)
 
 
 def variant(folder: Path, change: Callable[[Json, list[Json]], None]) -> Path:
@@ -418,7 +418,7 @@ def test_all_claims_of_a_pod_are_told_together(explained: Explain) -> None:
     assert "pod team-a/trainer with 2 claims" in out
     assert "trainer-pair  gpu      gpu-0000-1b-00-0" in out
     assert "storage       nic      pci-0000-29-00-0" in out
-    assert "claim team-a/trainer-pair does not exist yet" in out
+    assert "note: there is no claim team-a/trainer-pair yet: this explains the one from" in out
 
 
 def test_of_two_requests_of_one_name_it_says_whose_is_meant(explained: Explain, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_the_claim_that_was_made_from_a_template_is_found(explained: Explain, tm
     _, out = explained("pod", "trainer", "-f", write(tmp_path, [*objects, made]), "--facts", DGX)
 
     assert "trainer-pair-x7k2p  gpu" in out
-    assert "does not exist yet" not in out
+    assert "there is no claim" not in out
 
 
 def test_a_claim_that_a_pod_names_and_nobody_made_is_what_is_missing(
@@ -457,6 +457,81 @@ def test_a_claim_that_a_pod_names_and_nobody_made_is_what_is_missing(
     assert "fix: did you mean storage2?" in out
 
 
+def test_what_the_driver_could_not_do_for_an_allocated_claim_is_quoted(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = list(yaml.safe_load_all(IN_USE.read_text()))
+    claim = find(objects, "ResourceClaim", "rank-2")
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    failed = {
+        "type": "Prepared",
+        "status": "False",
+        "reason": "DHCPFailed",
+        "message": "no DHCP lease on eth1",
+    }
+    device = {key: result[key] for key in ("driver", "pool", "device")}
+    claim["status"]["devices"] = [{**device, "conditions": [failed]}]
+    code, out = explained("claim", "rank-2", "-f", write(tmp_path, objects), "--capture", DGX)
+
+    assert code == 0
+    reported = (
+        f"note: the driver reports Prepared False for {device['device']}: DHCPFailed: no DHCP lease on eth1"
+    )
+    assert reported in unwrapped(out)
+    failed |= {"type": "Ready", "reason": "DeviceReleased"}
+    assert "the driver reports" not in explained("claim", "rank-2", "-f", write(tmp_path, objects))[1]
+
+
+def test_a_pod_whose_claim_kubernetes_has_not_created_is_told_where_the_reason_is(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = read_objects()
+    find(objects, "Pod", "trainer")["status"] = {"phase": "Pending"}
+    _, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--capture", DGX)
+
+    assert "note: Kubernetes has not created claim team-a/trainer-pair of this pod: its Events" in unwrapped(
+        out
+    )
+
+
+def test_a_pod_that_is_on_its_node_and_has_not_started_is_pointed_to_its_events(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = list(yaml.safe_load_all(IN_USE.read_text()))
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "rank", "namespace": "team-b"},
+        "spec": {"nodeName": "dgx-00", "resourceClaims": [{"name": "a", "resourceClaimName": "rank-2"}]},
+        "status": {"phase": "Pending"},
+    }
+    _, out = explained(
+        "pod", "rank", "-n", "team-b", "-f", write(tmp_path, [*objects, pod]), "--capture", DGX
+    )
+    assert "note: the pod has not started; kubectl describe pod rank -n team-b shows its Events" in out
+    pod["status"] = {"phase": "Running"}
+    _, out = explained(
+        "pod", "rank", "-n", "team-b", "-f", write(tmp_path, [*objects, pod]), "--capture", DGX
+    )
+    assert "has not started" not in out
+
+
+def test_a_template_in_another_namespace_is_found(explained: Explain, tmp_path: Path) -> None:
+    objects = read_objects()
+    find(objects, "ResourceClaimTemplate", "gpu-with-nic")["metadata"]["namespace"] = "team-z"
+    _, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--capture", DGX)
+
+    assert "fix: there is one in namespace team-z; a pod takes those of its own namespace" in unwrapped(out)
+
+
+def test_objects_of_files_without_a_namespace_are_in_the_one_of_the_command(
+    explained: Explain, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM)
+    code, out = explained("claim/train", "-n", "ml", "-f", tmp_path / "a.yaml", "--capture", DGX)
+    assert (code, out.partition(":")[0]) == (0, "claim ml/train")
+
+
 def test_extended_resources_are_a_claim_as_well(explained: Explain, tmp_path: Path) -> None:
     objects = read_objects()
     resources = find(objects, "Pod", "trainer")["spec"]["containers"][0]["resources"]
@@ -464,7 +539,7 @@ def test_extended_resources_are_a_claim_as_well(explained: Explain, tmp_path: Pa
     code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
 
     assert code == 0
-    assert "taken for the extended resource example.com/rdma-nic" in unwrapped(out)
+    assert "this explains the one for the extended resource example.com/rdma-nic" in unwrapped(out)
     assert out.count("container-0-request-0") == 2
 
 
@@ -914,11 +989,13 @@ def test_what_is_wrong_with_the_arguments_is_said_with_exit_code_2(
             ("claim", "pairs", "-f", CLUSTER),
             "ResourceClaim default/pairs does not exist (did you mean pair?)",
         ),
-        (("claim", "pair", "-n", "team-b", "-f", CLUSTER), "did you mean team-a/pair?"),
+        (("claim", "pair", "-n", "team-b", "-f", CLUSTER), "there is one in namespace team-a: -n team-a"),
+        (("pod", "trianer", "-n", "team-a", "-f", CLUSTER), "did you mean trainer?"),
+        (("pod", "x", "-n", "team-b", "-f", CLUSTER), "namespace team-b has none"),
         (("pod", "x", "-f", CLUSTER), "Pod default/x does not exist"),
         (("claim", "trainer", "-f", CLUSTER), "there is a pod of this name: dranet explain pod trainer"),
         (("pod", "pair", "-f", CLUSTER), "there is a claim of this name: dranet explain claim pair"),
-        (("claim", "team-b/pair", "-f", CLUSTER), "did you mean team-a/pair"),
+        (("claim", "team-b/pair", "-f", CLUSTER), "there is one in namespace team-a: -n team-a"),
     ],
 )
 def test_what_does_not_exist_is_not_found_and_what_is_near_is_named(

@@ -197,6 +197,92 @@ def test_pod_templates_are_looked_at_wherever_they_are(validate: Validate, kind:
     assert ("[claim-shared]" in said) is shares
 
 
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_a_fixed_address_in_a_template_of_several_pods_is_found(validate: Validate, kind: str) -> None:
+    version, body, _, shares = WORKLOADS[kind]
+    spec = "{containers: [{name: c, resources: {claims: [{name: a}]}}], resourceClaims: [CLAIM]}".replace(
+        "CLAIM", "{name: a, resourceClaimTemplateName: fixed}"
+    )
+    text = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: job}}\n{body.replace('SPEC', spec)}"
+    code, said = validate(f"{FIXED_ADDRESS}---\n{text}")
+
+    assert code == 0
+    assert ("[address-shared]" in said) is shares
+    assert ("all pods of this template get 10.0.0.5/24" in said) is shares
+
+
+FIXED_ADDRESS = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: fixed}
+spec:
+  spec:
+    devices:
+      requests: [{name: nic, exactly: {deviceClassName: dranet-nic}}]
+      config:
+      - opaque: {driver: dra.net, parameters: {interface: {addresses: [10.0.0.5/24]}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        (
+            "requests: [NIC, GPU], constraints: [{matchAttribute: pcieRoot, requests: [nic, gpu]}]",
+            [("refused", "did you mean resource.kubernetes.io/pcieRoot?")],
+        ),
+        (
+            "requests: [NIC, GPU], constraints: [{matchAttribute: dra.net/pcieRoot, requests: [nic, gpu]}]",
+            [("constraint-unknown", "did you mean resource.kubernetes.io/pcieRoot?")],
+        ),
+        (
+            "requests: [NIC, GPU], constraints: [{matchAttribute: PLACE, requests: [nics, gpu]}]",
+            [("request-unknown", "did you mean nic?")],
+        ),
+        (
+            "requests: [NIC, GPU], constraint: [{matchAttribute: PLACE, requests: [nic, gpu]}]",
+            [("unknown-field", "did you mean constraints?")],
+        ),
+        (
+            "requests: [{name: nic, exactly: {deviceclassname: dranet-nic}}]",
+            [("unknown-field", "did you mean deviceClassName?")],
+        ),
+        (
+            "requests: [{name: nic, exactly: {deviceClassName: dranet-nic, selectors: [a]}}]",
+            [("shape", "[{cel: {expression: ...}}]")],
+        ),
+        (
+            "requests: [{name: nic, exactly: {deviceClassName: dranet-nic, count: '8'}}]",
+            [("shape", "a number without quotes")],
+        ),
+        ("requests: [NIC, GPU]", [("unaligned", None)]),
+    ],
+)
+def test_one_mistake_is_one_finding_with_its_fix(
+    validate: Validate, devices: str, expected: list[tuple[str, str | None]]
+) -> None:
+    for name, value in {
+        "NIC": "{name: nic, exactly: {deviceClassName: dranet-nic}}",
+        "GPU": "{name: gpu, exactly: {deviceClassName: dranet-gpu}}",
+        "PLACE": "resource.kubernetes.io/pcieRoot",
+    }.items():
+        devices = devices.replace(name, value)
+    head = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a}\n"
+    _, out = validate(f"{head}spec: {{devices: {{{devices}}}}}", "-o", "json")
+    (found,) = json.loads(out)["objects"]
+    assert [finding["rule"] for finding in found["findings"]] == [rule for rule, _ in expected]
+    for finding, (_, fix) in zip(found["findings"], expected, strict=True):
+        assert fix is None or finding["fix"] == fix
+
+
+def test_a_claim_in_the_form_of_kubernetes_1_29_is_one_finding(validate: Validate) -> None:
+    spec = "{containers: [{name: c, resources: {claims: [{name: a}]}}], resourceClaims: [{name: a, SOURCE}]}"
+    pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {spec}"
+    _, out = validate(pod.replace("SOURCE", "source: {resourceClaimName: x}"), "-o", "json")
+    (found,) = json.loads(out)["objects"]
+    assert [finding["rule"] for finding in found["findings"]] == ["unknown-field"]
+
+
 def test_other_files_are_known_and_not_judged(validate: Validate, tmp_path: Path) -> None:
     known = tmp_path / "class.yaml"
     known.write_text(CLASS.replace(".rdma", ".rdmaa"))
@@ -272,6 +358,44 @@ def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) 
     assert right == (0, "1 object: nothing found\n")
     assert wrong[0] == 1
     assert "DeviceClass 'nik' does not exist\n           fix: did you mean nic?" in wrong[1]
+
+
+@pytest.mark.socket
+def test_objects_without_a_namespace_are_in_the_one_of_the_context_or_of_the_command(
+    validate: Validate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    cluster = ("--live", "--kubeconfig", str(kubeconfig))
+    pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:{POD_SPEC.replace('fats', 'fast')}"
+    claim = yaml.safe_load(CLAIM)
+
+    def in_context(namespace: str) -> None:
+        written = json.loads(kubeconfig.read_text())
+        written["contexts"][0]["context"]["namespace"] = namespace
+        kubeconfig.write_text(json.dumps(written))
+
+    async def serve() -> list[tuple[int, str]]:
+        async with ApiServer() as server:
+            async with ApiClient(access_from_url(server.url)) as admin:
+                await admin.create(paths.NAMESPACES, {"metadata": {"name": "ml"}})
+                await admin.create(paths.DEVICE_CLASSES, yaml.safe_load(CLASS))
+                await admin.create(paths.resource_claims("ml"), claim)
+            server.write_kubeconfig(kubeconfig)
+            elsewhere = await asyncio.to_thread(validate, pod, *cluster)
+            named = await asyncio.to_thread(validate, pod, *cluster, "-n", "ml")
+            judged = []
+            for namespace in ("ml", "default"):
+                code = await asyncio.to_thread(main, ("validate", *cluster, "-n", namespace))
+                judged.append((code, capsys.readouterr().out))
+            in_context("ml")
+            return [elsewhere, named, await asyncio.to_thread(validate, pod, *cluster), *judged]
+
+    elsewhere, named, context, of_ml, of_default = asyncio.run(serve())
+    assert elsewhere[0] == 1
+    assert "there is one in namespace ml" in elsewhere[1]
+    assert (named[0], context[0]) == (0, 0)
+    assert of_ml[1].startswith("1 object")
+    assert of_default[1].startswith("0 objects")
 
 
 @pytest.mark.socket

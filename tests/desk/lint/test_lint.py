@@ -24,6 +24,10 @@ from tests.desk.lint.objects import (
 )
 
 A_GPU = 'device.driver == "dra.net" && device.attributes["dra.net"].?type.orValue("") == "gpu"'
+A_RDMA_DEVICE = (
+    f'{OURS} && device.attributes["dra.net"].?ifName.orValue("") == "" && device.attributes["dra.net"].rdma'
+)
+GPU_REQUEST = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
 NIC, GPU = device_class(A_NIC), device_class(A_GPU, name="gpu")
 FAST = {"name": "fast", "resourceClaimTemplateName": "fast"}
 RDMA_CLASS = device_class(f'{A_NIC} && device.attributes["dra.net"].rdma')
@@ -110,6 +114,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         device_class(A_NIC, config=[{"profile": "rail"}]),
         device_class(A_NIC, config=[{"interface": {"mtu": 9000}}]),
         None,
+    ),
+    (
+        "no-interface",
+        claim(request(), GPU_REQUEST, config=[config({"interface": {"name": "net1"}}, "gpu")]),
+        claim(request(), GPU_REQUEST, config=[config({"interface": {"name": "net1"}}, "nic", "gpu")]),
+        scope(NIC, GPU),
+    ),
+    (
+        "no-interface",
+        claim(request(), config=[config({"interface": {"name": "net1"}})]),
+        claim(request(), config=[config({"rdma": {"memlock": "unlimited"}})]),
+        scope(device_class(A_RDMA_DEVICE)),
     ),
     (
         "driver-unknown",
@@ -390,6 +406,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(NIC, claim(request()), is_live=True),
     ),
     (
+        "claim-misspelt",
+        pod({"name": "fast", "resourceClaimTemplateName": "fast-nics"}),
+        pod({"name": "fast", "resourceClaimTemplateName": "slow"}),
+        scope(NIC, template(request(), name="fast-nic")),
+    ),
+    (
         "claim-not-given",
         pod({"name": "fast", "resourceClaimTemplateName": "fsat"}),
         pod(FAST),
@@ -431,6 +453,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(NIC, template(request(), config=[config({"interface": {"name": "net1"}})])),
     ),
     (
+        "interface-name-taken",
+        claim(request(), config=[config({"interface": {"name": "eth0"}})]),
+        claim(request(), config=[config({"interface": {"name": "eth1"}})]),
+        None,
+    ),
+    (
         "privileged",
         pod(FAST, container={"securityContext": {"privileged": True}}),
         pod(FAST, uses=[], container={"securityContext": {"privileged": True}}),
@@ -443,7 +471,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(RDMA_CLASS, template(request())),
     ),
 ]
-ELSEWHERE = {"shape", "duplicate", "claim-shared", "unknown-kind", "unreadable", "no-object"}
+ELSEWHERE = {
+    "address-shared",
+    "shape",
+    "duplicate",
+    "claim-shared",
+    "unknown-kind",
+    "unreadable",
+    "no-object",
+}
 """Rules about files, in tests/desk/cli/test_validate.py, and the one below."""
 
 
@@ -455,6 +491,15 @@ def test_what_breaks_the_rule(rule: str, bad: dict[str, Any], _good: Any, known:
 @pytest.mark.parametrize(("rule", "_bad", "good", "known"), CASES)
 def test_what_does_not(rule: str, _bad: Any, good: dict[str, Any], known: Scope | None) -> None:
     assert rule not in broken(good, known)
+
+
+def test_parameters_that_are_refused_cost_no_note_about_memlock() -> None:
+    def known(mtu: int) -> Scope:
+        parameters = {"interface": {"mtu": mtu}}
+        return scope(RDMA_CLASS, template(request(), config=[config(parameters)]))
+
+    assert "memlock" in broken(pod(FAST), known(9000))
+    assert "memlock" not in broken(pod(FAST), known(9))
 
 
 def test_every_rule_is_tried() -> None:
