@@ -23,6 +23,7 @@ MAX_VALUES = 10_000_000
 """Values of one document. With aliases a few lines of YAML can mean more values than there are atoms."""
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+_OF_HELM = "render a template of Helm first: helm template ... | dranet validate -"
 _ENDINGS = (".yaml", ".yml", ".json")
 _WORDS = {"datetime": "a date", "date": "a date", "bytes": "binary", "set": "a set"}
 
@@ -169,7 +170,8 @@ def _parse_yaml(text: str, name: str) -> list[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise SettingsError(f"{place}: not YAML: {error.problem or error.context}") from error
+        hint = _OF_HELM if "{{" in text else ""
+        raise SettingsError(f"{place}: not YAML: {error.problem or error.context}", hint=hint) from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())[:200]}") from error
     except (ValueError, TypeError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -24,7 +25,13 @@ class TextLoader(_Loader):  # type: ignore[misc]
         return mapping
 
 
+# To the API's own reader these letters are booleans, to this library they are text.
+_LETTERS = re.compile(r"^[yYnN]$")
+_BOOLEAN = "tag:yaml.org,2002:bool"
+
 TextLoader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for letter, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
+TextLoader.bool_values = {**_Loader.bool_values, "y": True, "n": False}
+TextLoader.add_implicit_resolver(_BOOLEAN, _LETTERS, list("yYnN"))

@@ -165,7 +165,7 @@ def load_files(
         raise found.unread[0].error
     if not any(found) and not (others and found.others):
         files = [path for path, _ in named]
-        raise SettingsError(_nothing_found(files, found.others), hint=f"read are {', '.join(LISTS)}")
+        raise SettingsError(_nothing_found(files, found.others), hint=f"dranet reads {', '.join(LISTS)}")
     return found
 
 
@@ -364,8 +364,11 @@ def _check_identity(body: JsonObject, source: Source) -> None:
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
         raise SettingsError(f"{where}: metadata must be a mapping")
-    name = metadata.get("name") or metadata.get("generateName")
-    if not isinstance(name, str) or not name:
+    names = (metadata.get(key) for key in ("name", "generateName"))
+    name = next((name for name in names if name not in (None, "")), "")
+    if not isinstance(name, str):
+        raise SettingsError(f"{where}: metadata.name must be text, not {name}", hint="put it in quotes")
+    if not name:
         raise SettingsError(f"{where}: metadata.name is missing")
     if not isinstance(body.get("spec", {}), dict):
         raise SettingsError(f"{where} {name}: spec must be a mapping")
@@ -397,4 +400,4 @@ def _nothing_found(paths: Sequence[str], others: Sequence[JsonObject]) -> str:
     files = ", ".join(map(name_of, paths)) or "no file"
     counts = Counter(body["kind"] for body in others)
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
-    return f"{files}: {f'only {kinds}' if kinds else 'no objects'}, nothing that can be used here"
+    return f"{files}: {f'only {kinds}, none of which is read here' if kinds else 'no Kubernetes objects'}"

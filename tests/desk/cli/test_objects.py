@@ -77,7 +77,7 @@ def test_a_folder_stands_for_its_files_and_a_dash_for_standard_input(
 
 def test_a_date_without_quotes_stays_text(written: Any) -> None:
     path = written(
-        "{apiVersion: v1, kind: Node, metadata: {name: n, creationTimestamp: 2026-01-01T00:00:00Z}}"
+        "{apiVersion: v1, kind: Node, metadata: {name: a, creationTimestamp: 2026-01-01T00:00:00Z}}"
     )
     assert load_files([path]).nodes[0]["metadata"]["creationTimestamp"] == "2026-01-01T00:00:00Z"
 
@@ -112,8 +112,13 @@ REFUSED = {
     "a list of texts": ("[a, b]", "item 1: an object must be a mapping"),
     "items of no list": ("{apiVersion: v1, kind: List, items: 3}", "items must be a list"),
     "no kind": ("a: 1", "document 1: apiVersion is missing"),
-    "nothing": ("", "no objects, nothing that can be used here"),
-    "nothing for us": ("{apiVersion: apps/v1, kind: Deployment}", "only 1 Deployment, nothing"),
+    "nothing": ("", "no Kubernetes objects"),
+    "a template of Helm": ("kind: {{ .Kind }}\n", "render a template of Helm first"),
+    "a letter that is a boolean": (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: n}\n",
+        "metadata.name must be text",
+    ),
+    "nothing for us": ("{apiVersion: apps/v1, kind: Deployment}", "only 1 Deployment, none of which"),
     "no name": ("{apiVersion: v1, kind: Pod, metadata: {}}", "Pod: metadata.name is missing"),
     "an old version": (
         "{apiVersion: resource.k8s.io/v1alpha3, kind: ResourceSlice, metadata: {name: s}}",
