@@ -19,6 +19,7 @@ from dranet.desk.cli.objects import (
     fetch_live,
     load_files,
 )
+from dranet.desk.cli.object_files import name_of
 from dranet.desk.explain.subject import near_names
 from dranet.desk.hardware.nodes import Hardware, read_hardware
 from dranet.desk.templates.chart_classes import build_chart_classes
@@ -59,8 +60,8 @@ nothing.
 """
 
 _EPILOG = """\
-What no node can give is refused, with the reason and the nearest that can be
-had.
+What no node can give is refused, with the reason and the closest request that
+works.
 
 Exit code: 0 when the claim is written, 1 when no node can give it or the
 cluster does not answer, 2 when arguments or files are wrong.
@@ -293,7 +294,14 @@ def _read_objects(options: argparse.Namespace) -> ClusterObjects:
     found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
     if asks_cluster(options):
         found = found | fetch_live(options, _KINDS)
-    return found | load_files(options.file) if options.file else found
+    found = found | load_files(options.file) if options.file else found
+    if not (found.slices or asks_cluster(options)):
+        files = ", ".join(map(name_of, options.file))
+        raise SettingsError(
+            f"{files} {'has' if len(options.file) == 1 else 'have'} no ResourceSlices",
+            hint="kubectl get resourceslices,deviceclasses,nodes -o yaml writes them",
+        )
+    return found
 
 
 def _read_hardware(objects: ClusterObjects, only: Sequence[str], request: ClaimRequest) -> Hardware:

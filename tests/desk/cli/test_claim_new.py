@@ -169,8 +169,7 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
     assert (code, text) == (1, "")
     assert error == (
         "dranet: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
-        "node's uplink: enp39s0f0np0 carries a default route) "
-        "(the most that can be had is --gpus 1 --nics 8)\n"
+        "node's uplink: enp39s0f0np0 carries a default route) (--gpus 1 --nics 8 works)\n"
     )
 
 
@@ -349,7 +348,20 @@ def test_a_node_whose_nics_are_all_in_bonds_has_none_to_claim(capsys: CaptureFix
     """They are offered where ``shared_devices`` says so."""
     code, text, error = run(capsys, *facts(WITHOUT_NICS))
     assert (code, text) == (1, "")
-    assert "no node offers a NIC" in error
+    assert error == (
+        "dranet: no node offers a NIC (mlx5_bond_0 cannot move into a pod: the kernel pins bond0 to the node's "
+        "network namespace; shared_devices may offer it as the parent of links on top; 3 more such)\n"
+    )
+
+
+def test_files_without_slices_are_named(tmp_path: Path, capsys: CaptureFixture) -> None:
+    file = tmp_path / "classes.yaml"
+    file.write_text(yaml.safe_dump(build_class("dranet-nic", "true")))
+
+    code, _, error = run(capsys, "-f", str(file))
+    assert (code, f"{file} has no ResourceSlices" in error) == (2, True)
+    assert f"{file}, {file} have no ResourceSlices" in run(capsys, "-f", str(file), str(file))[2]
+    assert run(capsys, *facts("dgx-h100"), "-f", str(file), "--no-rdma")[0] == 0
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

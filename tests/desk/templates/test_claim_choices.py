@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
@@ -374,8 +375,27 @@ def test_more_gpus_than_a_node_has_are_refused_with_the_largest_node() -> None:
     machines = [world("dgx-h100", node="big"), world("azure-gb300", node="small")]
 
     assert refusal(machines, gpus=9) == (
-        "--gpus 9: the largest node, big, has 8 / the most that can be had is --gpus 8 --nics 1"
+        "--gpus 9: the largest node, big, has 8 / --gpus 8 --nics 1 works"
     )
+
+
+@pytest.mark.parametrize("layout", [layout for layout in CLAIMED_LAYOUTS if layout != "h20-roce-lag"])
+def test_the_request_that_a_refusal_names_works(layout: str) -> None:
+    machine = world(layout)
+    for gpus, nics in ((9, 1), (9, 9), (10, 5), (9, 99), (2, 99), (99, 2), (0, 99)):
+        closest = re.search(r"--gpus (\d+) --nics (\d+) works", refusal([machine], gpus=gpus, nics=nics))
+
+        assert closest
+        assert choice(machine, gpus=int(closest[1]), nics=int(closest[2]))
+
+
+def test_the_closest_request_has_as_many_nics_for_each_gpu() -> None:
+    def closest(gpus: int, nics: int) -> str:
+        return refusal([world("dgx-h100")], gpus=gpus, nics=nics).partition(" / ")[2]
+
+    assert closest(9, 9) == "--gpus 8 --nics 8 works"
+    assert closest(10, 5) == "--gpus 8 --nics 4 works"
+    assert closest(9, 99) == "--gpus 8 --nics 12 works"
 
 
 def test_more_nics_than_a_node_offers_are_refused_with_those_that_it_keeps() -> None:
@@ -383,7 +403,7 @@ def test_more_nics_than_a_node_offers_are_refused_with_those_that_it_keeps() -> 
 
     assert refusal([world("hgx-b200")], nics=9, not_offered=held) == (
         "--nics 9 --rdma: the only node, node-1, offers 8 RDMA NICs (mlx5_8 is the node's uplink: "
-        "enp39s0f0np0 carries a default route) / the most that can be had is --gpus 1 --nics 8"
+        "enp39s0f0np0 carries a default route) / --gpus 1 --nics 8 works"
     )
 
 
