@@ -179,13 +179,13 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--nics", "0"), "at least one NIC"),
         (("--gpus", "-1"), "no negative number"),
         (("--per-node", "--gpus", "4"), "--per-node takes all there is"),
-        (("--name", "Train"), "--name Train: is not a name"),
-        (("--name", "a..b"), "--name a..b: is not a name"),
+        (("--name", "Train"), "--name Train: not a valid name"),
+        (("--name", "a..b"), "--name a..b: not a valid name"),
         (("--name", "x" * 59), "is longer than 58 characters"),
-        (("--namespace", "team.a"), "--namespace team.a: is not a name"),
+        (("--namespace", "team.a"), "--namespace team.a: not a valid name (lower-case letters, digits and -; it"),
         (("--class", "x" * 254), "--class xxx"),
         (("--image", ""), "--image '': is empty"),
-        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is not a name"),
+        (("--gpu-resource", "gpu"), "--gpu-resource gpu: not a valid name"),
         (("--gpu-resource", "nvidia.com/gpu", "--gpu-class", "h100"), "does not go with --gpu-class"),
         (("--each-numa", "--rails"), "--each-numa does not go with"),
         (("--facts", "/nonexistent.json"), "No such file"),
@@ -198,6 +198,18 @@ def test_what_makes_no_sense_is_refused(
 
     assert (code, text) == (2, "")
     assert wanted in error
+
+
+def test_a_number_in_words_is_refused(capsys: CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "--gpus", "two")
+    assert "argument --gpus: must be a whole number, such as 2, not 'two'" in capsys.readouterr().err
+
+
+def test_the_usage_shows_which_options_go_together(capsys: CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "--help")
+    assert "[[--per-node] [--rails] | --each-numa]" in capsys.readouterr().out
 
 
 def test_the_class_of_rdma_nics_lets_them_lock_memory_and_no_other(capsys: CaptureFixture) -> None:

@@ -249,6 +249,22 @@ def test_a_rail_is_the_same_nic_in_each_pod_and_net_n_is_its_name(layout: str) -
     assert names == (wanted if all(links[address] for address in given[0]) else [])
 
 
+def test_the_nic_of_a_rail_is_said_to_be_one_nic_and_not_any_of_several() -> None:
+    assert describe(choice(world("dgx-h100"), rails=True))[2] == (
+        "Chosen: a request for each NIC, by its PCI address; each NIC with a GPU below the same PCIe root "
+        "complex. By resource.kubernetes.io/pcieRoot. A node can have one such pod."
+    )
+
+
+def test_a_whole_node_is_described_with_its_claims_and_distances() -> None:
+    assert describe(choice(world("aws-p5"), per_node=True))[2] == (
+        "Chosen: all GPUs and NICs of the node. It takes two claims, because a claim has at most 32 devices."
+    )
+    assert describe(choice(world("infiniband-only"), per_node=True))[3].startswith(
+        "Expect: 5 x PIX, 1 x NODE and 2 x SYS on"
+    )
+
+
 def test_rails_follow_the_order_of_the_gpus() -> None:
     machine = world("mi300x")
     given = allocate_choice(choice(machine, per_node=True, rails=True), machine)
