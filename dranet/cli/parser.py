@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
         """The options of the command and its actions that ``--help-all`` alone shows."""
         found = self._option_string_actions.keys() - set(self._list_own_options())
         for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
+            if isinstance(action.choices, dict):
                 found = found.union(*(parser.list_settings() for parser in action.choices.values()))
         return found
 

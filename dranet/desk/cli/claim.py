@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dranet.desk.cli.object_files import name_of
 from dranet.desk.cli.objects import (
     ClusterObjects,
     add_cluster_flags,
@@ -19,7 +20,6 @@ from dranet.desk.cli.objects import (
     fetch_live,
     load_files,
 )
-from dranet.desk.cli.object_files import name_of
 from dranet.desk.explain.subject import near_names
 from dranet.desk.hardware.nodes import Hardware, read_hardware
 from dranet.desk.templates.chart_classes import build_chart_classes

@@ -182,7 +182,7 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--name", "Train"), "--name Train: not a valid name"),
         (("--name", "a..b"), "--name a..b: not a valid name"),
         (("--name", "x" * 59), "is longer than 58 characters"),
-        (("--namespace", "team.a"), "--namespace team.a: not a valid name (lower-case letters, digits and -; it"),
+        (("--namespace", "team.a"), "--namespace team.a: not a valid name (lower-case letters, digits and -"),
         (("--class", "x" * 254), "--class xxx"),
         (("--image", ""), "--image '': is empty"),
         (("--gpu-resource", "gpu"), "--gpu-resource gpu: not a valid name"),
@@ -198,12 +198,6 @@ def test_what_makes_no_sense_is_refused(
 
     assert (code, text) == (2, "")
     assert wanted in error
-
-
-def test_a_number_in_words_is_refused(capsys: CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        run(capsys, "--gpus", "two")
-    assert "argument --gpus: must be a whole number, such as 2, not 'two'" in capsys.readouterr().err
 
 
 def test_the_usage_shows_which_options_go_together(capsys: CaptureFixture) -> None:
@@ -361,8 +355,8 @@ def test_a_node_whose_nics_are_all_in_bonds_has_none_to_claim(capsys: CaptureFix
     code, text, error = run(capsys, *facts(WITHOUT_NICS))
     assert (code, text) == (1, "")
     assert error == (
-        "dranet: no node offers a NIC (mlx5_bond_0 cannot move into a pod: the kernel pins bond0 to the node's "
-        "network namespace; shared_devices may offer it as the parent of links on top; 3 more such)\n"
+        "dranet: no node offers a NIC (mlx5_bond_0 cannot move into a pod: the kernel pins bond0 to the "
+        "node's network namespace; shared_devices may offer it as the parent of links on top; 3 more such)\n"
     )
 
 

@@ -390,9 +390,7 @@ def refusal(machines: Iterable[World], **asked: Any) -> str:
 def test_more_gpus_than_a_node_has_are_refused_with_the_largest_node() -> None:
     machines = [world("dgx-h100", node="big"), world("azure-gb300", node="small")]
 
-    assert refusal(machines, gpus=9) == (
-        "--gpus 9: the largest node, big, has 8 / --gpus 8 --nics 1 works"
-    )
+    assert refusal(machines, gpus=9) == ("--gpus 9: the largest node, big, has 8 / --gpus 8 --nics 1 works")
 
 
 @pytest.mark.parametrize("layout", [layout for layout in CLAIMED_LAYOUTS if layout != "h20-roce-lag"])
@@ -402,7 +400,7 @@ def test_the_request_that_a_refusal_names_works(layout: str) -> None:
         closest = re.search(r"--gpus (\d+) --nics (\d+) works", refusal([machine], gpus=gpus, nics=nics))
 
         assert closest
-        assert choice(machine, gpus=int(closest[1]), nics=int(closest[2]))
+        choice(machine, gpus=int(closest[1]), nics=int(closest[2]))  # does not refuse
 
 
 def test_the_closest_request_has_as_many_nics_for_each_gpu() -> None:
