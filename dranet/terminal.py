@@ -26,6 +26,11 @@ def count_of(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def join_words(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def cut_bytes(text: str, most: int) -> str:
     """At most so many bytes of UTF-8, whole characters; what is longer ends in three dots."""
     encoded = text.encode(errors="replace")  # names of files and links need not be UTF-8

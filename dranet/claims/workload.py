@@ -374,7 +374,7 @@ def _settings(inputs: ConfigInput) -> Iterator[tuple[str, str, str]]:
     """Name, value (empty: left to NCCL), reason."""
     settings = inputs.settings
     if settings.topology_file:
-        why = inputs.topology_problem or "How these devices and the GPUs hang together."
+        why = inputs.topology_problem or "How these devices and the GPUs are connected."
         yield TOPO_FILE, inputs.topology_path, why
     yield from _list_hcas(inputs.nics)
     if settings.gid_index == AUTO and inputs.gids is not None:
@@ -409,14 +409,15 @@ def _choose_cross_nic(nics: Sequence[PodNic], asked: int) -> tuple[str, str, str
     if asked != AUTO:
         return _CROSS_NIC, str(asked), "As the claim or its class asks."
     networks = [_networks(nic) for nic in nics]
-    are_apart = sum(map(len, networks)) == len(set().union(*networks))
-    if len(nics) > 1 and all(networks) and are_apart:
+    if len(nics) < 2:
+        why = "there is no second device"
+    elif not all(networks):
+        why = "a device has no IP network"
+    elif sum(map(len, networks)) > len(set().union(*networks)):
+        why = "the devices share an IP network"
+    else:
         return _CROSS_NIC, "0", "Each device is in an IP network of its own: a connection stays on one rail."
-    return (
-        _CROSS_NIC,
-        "",
-        f"Left to NCCL ({_CROSS_NIC}): the devices are not each in an IP network of its own.",
-    )
+    return _CROSS_NIC, "", f"Left to NCCL ({_CROSS_NIC}): {why}."
 
 
 def _choose_socket_interface(inputs: ConfigInput) -> tuple[str, str, str]:

@@ -50,7 +50,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    print("\n".join(shellcode([name], shell=options.shell) for name in _PROGRAMS))
+    # without bash's own completion, which offers the files of the folder where this one offers nothing
+    print("\n".join(shellcode([name], use_defaults=False, shell=options.shell) for name in _PROGRAMS))
     return 0
 
 
@@ -86,19 +87,20 @@ def complete_for_kubectl() -> NoReturn:
 
 
 def _complete(words: list[str], **options: Any) -> None:
+    """With the parser of the command that is typed already, else with one that knows the names."""
+    first = ALIASES.get(words[0], words[0]) if words else ""
+    is_typed = len(words) > 1 and first in COMMANDS and is_installed(first)
+    parser = build_parser(first) if is_typed else _build_parser_of_names()
     argcomplete.autocomplete(
-        _build_parser(words),
+        parser,
         always_complete_options=False,
         default_completer=_FileCompleter(),
+        exclude=parser.list_settings() if is_typed else None,
         **options,
     )
 
 
-def _build_parser(words: list[str]) -> Parser:
-    """The parser of the command that is typed already, else one that knows the names."""
-    first = ALIASES.get(words[0], words[0]) if words else ""
-    if len(words) > 1 and first in COMMANDS and is_installed(first):
-        return build_parser(first)
+def _build_parser_of_names() -> Parser:
     parser = Parser(prog="dranet")
     commands = parser.add_subparsers()
     for name, command in COMMANDS.items():

@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dranet: {'NotFound: ' if isinstance(error, NotFoundError) else ''}{error}", file=sys.stderr)
         return EXIT_BAD_SETTINGS if isinstance(error, SettingsError) else EXIT_FAILED
     except ModuleNotFoundError as error:
-        return _explain_missing(error)
+        return _explain_missing(error, typed)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -219,13 +219,14 @@ _OF_THE_DRIVER = ("grpc", "prometheus_client", "pyudev")
 """Packages that only the driver needs: the single-file ``kubectl-dranet`` and other systems do without."""
 
 
-def _explain_missing(error: ModuleNotFoundError) -> int:
+def _explain_missing(error: ModuleNotFoundError, typed: Sequence[str]) -> int:
     """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
     missing = error.name or ""
     if missing.startswith(("dranet.desk", "dranet.cli.completion")):
         remedy = "not in the driver's image: run it where your kubeconfig is and dranet is installed by pip"
     elif missing.startswith("testbed"):
-        remedy = "the testbed is not installed: run it from a checkout (make setup, then .venv/bin/dranet)"
+        command = " ".join((".venv/bin/dranet", *typed))
+        remedy = f"not part of the pip package or the image: in a checkout, make setup, then {command}"
     elif missing in _OF_THE_DRIVER:
         remedy = "the driver is not in this installation: it runs in its image, which the chart installs"
     else:

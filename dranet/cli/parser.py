@@ -80,6 +80,14 @@ class Parser(argparse.ArgumentParser):
         own = (one for one in self._actions if _group_title(one) != SETTINGS_GROUP)
         return [name for action in own for name in action.option_strings]
 
+    def list_settings(self) -> set[str]:
+        """The options of the command and its actions that ``--help-all`` alone shows."""
+        found = self._option_string_actions.keys() - set(self._list_own_options())
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                found = found.union(*(parser.list_settings() for parser in action.choices.values()))
+        return found
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices
         if choices is None or value in choices:

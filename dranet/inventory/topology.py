@@ -1,4 +1,4 @@
-"""How the parts of a node hang together: where devices sit in the PCIe and NUMA tree, what is nearest, and
+"""How the parts of a node are connected: where devices sit in the PCIe and NUMA tree, what is nearest, and
 which links the node needs.
 
 The node needs its uplinks (the links of its default routes, and those by which rules send the traffic of

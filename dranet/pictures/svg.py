@@ -164,8 +164,8 @@ def render_png(svg: str) -> bytes:
     """In light colours. Raises SettingsError where the optional packages are not installed."""
     if find_spec("resvg_py") is None or find_spec("fontpkg_arimo") is None:
         raise SettingsError(
-            "PNG needs the optional packages of dranet[pictures], which are not installed",
-            hint="`make setup` in a checkout brings them; or take -o svg, which needs nothing",
+            "PNG needs optional packages, which are not installed",
+            hint="pip install '.[pictures]' in a checkout, else 'dranet[pictures]'; -o svg needs none",
         )
     resvg: Any = import_module("resvg_py")
     with as_file(files("fontpkg_arimo").joinpath("files")) as fonts:

@@ -150,23 +150,26 @@ def test_a_topology_that_could_not_be_written_is_not_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("networks", "value"),
+    ("networks", "why_not"),
     [
-        ((("10.0.0.1/24",), ("10.0.1.1/24",)), "0"),
-        ((("10.0.0.1/24", "fd00::1/64"), ("10.0.1.1/24", "fd01::1/64")), "0"),
-        ((("10.0.0.1/24",), ("10.0.0.2/24",)), None),
-        ((("10.0.0.1/24", "10.0.2.1/24"), ("10.0.1.1/24", "10.0.2.2/24")), None),
-        ((("10.0.0.1/32",), ("10.0.1.1/32",)), None),  # a host address says nothing of the network
-        ((("fe80::1/64",), ("fe80::2/64",)), None),
-        ((("10.0.0.1/24",), ()), None),
-        ((("10.0.0.1/24",),), None),
+        ((("10.0.0.1/24",), ("10.0.1.1/24",)), ""),
+        ((("10.0.0.1/24", "fd00::1/64"), ("10.0.1.1/24", "fd01::1/64")), ""),
+        ((("10.0.0.1/24",), ("10.0.0.2/24",)), "the devices share an IP network"),
+        ((("10.0.0.1/24", "10.0.2.1/24"), ("10.0.1.1/24", "10.0.2.2/24")), "the devices share an IP network"),
+        # a host address says nothing of the network
+        ((("10.0.0.1/32",), ("10.0.1.1/32",)), "a device has no IP network"),
+        ((("fe80::1/64",), ("fe80::2/64",)), "a device has no IP network"),
+        ((("10.0.0.1/24",), ()), "a device has no IP network"),
+        ((("10.0.0.1/24",),), "there is no second device"),
     ],
 )
 def test_rails_that_are_networks_of_their_own_are_not_crossed(
-    networks: tuple[tuple[str, ...], ...], value: str | None
+    networks: tuple[tuple[str, ...], ...], why_not: str
 ) -> None:
     nics = [nic(f"mlx5_{i}", *addresses) for i, addresses in enumerate(networks)]
-    assert read(render(nics, NcclSettings(config_file=True, cross_nic=AUTO))).get("NCCL_CROSS_NIC") == value
+    text = render(nics, NcclSettings(config_file=True, cross_nic=AUTO))
+    assert read(text).get("NCCL_CROSS_NIC") == (None if why_not else "0")
+    assert not why_not or f"# Left to NCCL (NCCL_CROSS_NIC): {why_not}." in text
 
 
 # --- the interface of NCCL's own connections --------------------------------------------------------------

@@ -34,6 +34,11 @@ CASES = [
     (("dranet", "topology", "--outp"), {"--output", "--output-file"}),
     (("dranet", "topology", "-o", "ma"), {"matrix"}),
     (("dranet", "completion", ""), {"bash", "zsh", "fish"}),
+    (("dranet", "explain", ""), {"claim", "pod", "resourceclaimtemplate"}),
+    (("dranet", "explain", "pod", ""), set()),
+    (("dranet", "explain", "pod", "trainer", "-n", ""), set()),
+    (("dranet", "validate", "--st"), {"--strict"}),
+    (("dranet", "claim", "new", "--st"), set()),
 ]
 
 
@@ -71,7 +76,13 @@ def test_bash(scripts: Path, words: tuple[str, ...], wanted: set[str]) -> None:
         f"COMP_LINE='{line}' COMP_POINT={len(line)} COMP_TYPE=9; _python_argcomplete dranet; "
         "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    assert {word.strip() for word in run(["bash", "--norc", "-c", code]).splitlines()} == wanted
+    assert {word.strip() for word in run(["bash", "--norc", "-c", code]).splitlines()} - {""} == wanted
+
+
+@needs("bash")
+def test_bash_adds_no_files_where_nothing_is_offered(scripts: Path) -> None:
+    options = run(["bash", "--norc", "-c", f"source {scripts / 'bash'}; complete -p dranet"]).split(" -F ")[0]
+    assert options == "complete -o bashdefault -o nospace"
 
 
 @needs("fish")
@@ -85,7 +96,11 @@ def test_fish(scripts: Path, words: tuple[str, ...], wanted: set[str]) -> None:
 @needs("zsh")
 @pytest.mark.parametrize(
     ("typed", "wanted"),
-    [("dranet vali", "dranet validate"), ("dranet doctor --fail", "dranet doctor --fail-on")],
+    [
+        ("dranet vali", "dranet validate"),
+        ("dranet doctor --fail", "dranet doctor --fail-on"),
+        ("dranet explain po", "dranet explain pod"),
+    ],
 )
 def test_zsh(scripts: Path, typed: str, wanted: str) -> None:
     """Its completion works in its line editor alone, so it gets a terminal."""

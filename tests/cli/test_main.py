@@ -48,6 +48,16 @@ def test_for_the_version_no_command_is_loaded() -> None:
     assert not {"dranet.cli.run", "dranet.cli.doctor.command", "dranet.settings"} & set(done.stdout.split())
 
 
+def test_without_the_testbed_its_commands_say_where_it_is() -> None:
+    code = (
+        "import sys; sys.modules['testbed'] = None;"
+        "from dranet.cli.main import main; sys.exit(main(['testbed', 'run']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith(": in a checkout, make setup, then .venv/bin/dranet testbed run\n")
+
+
 @pytest.mark.parametrize("arguments", [(), ("help",), ("--help",), ("-h",)])
 def test_without_a_command_the_help_has_them_in_groups(arguments: tuple[str, ...]) -> None:
     done = dranet(*arguments)
@@ -76,7 +86,7 @@ def test_help_of_a_command_is_its_help() -> None:
         (("topology", "c.json"), "unexpected argument 'c.json': did you mean -f c.json?"),
         (("doctor", "b.tgz"), "unexpected argument 'b.tgz': did you mean -f b.tgz?"),
         (("completion", "sh"), "unknown value 'sh' (one of bash, zsh, fish)"),
-        (("claim", "new", "--gpus", "one"), "argument --gpus: 'one' is not a whole number, as 2"),
+        (("claim", "new", "--gpus", "one"), "argument --gpus: must be a whole number, such as 2, not 'one'"),
         (("explain", "-f", "a.yaml"), "Name a claim or a pod (KIND/NAME, before -f)"),
         (("topology", "-o", "matrx"), "unknown value 'matrx': did you mean matrix?"),
         (("xyz",), "unknown command 'xyz' (dranet --help lists them)"),

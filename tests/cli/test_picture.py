@@ -293,7 +293,7 @@ def test_the_png_has_twice_the_size_of_the_svg(tmp_path: Path) -> None:
 
 def test_without_the_optional_packages_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dranet.pictures.svg.find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match="`make setup` in a checkout brings them; or take -o svg"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[pictures\]' in a checkout.*-o svg needs none"):
         render_png("<svg/>")
 
 

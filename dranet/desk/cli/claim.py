@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dranet.desk.cli.object_files import name_of
 from dranet.desk.cli.objects import (
     ClusterObjects,
     add_cluster_flags,
@@ -36,15 +37,17 @@ _KINDS = ("ResourceSlice", "DeviceClass", "Node")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _RESOURCE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_LABEL_RULE = "lower-case letters, digits and -; it begins and ends with a letter or digit"
+_SUBDOMAIN_RULE = "lower-case letters, digits, - and .; each part begins and ends with a letter or digit"
 _NAMES = {
-    "name": (_SUBDOMAIN, 58),
-    "namespace": (_LABEL, 63),
-    "class": (_SUBDOMAIN, 253),
-    "gpu-class": (_SUBDOMAIN, 253),
-    "gpu-resource": (rf"{_SUBDOMAIN}/{_RESOURCE}", 316),
+    "name": (_SUBDOMAIN, 58, _SUBDOMAIN_RULE),
+    "namespace": (_LABEL, 63, _LABEL_RULE),
+    "class": (_SUBDOMAIN, 253, _SUBDOMAIN_RULE),
+    "gpu-class": (_SUBDOMAIN, 253, _SUBDOMAIN_RULE),
+    "gpu-resource": (rf"{_SUBDOMAIN}/{_RESOURCE}", 316, "a domain, a slash and a name: nvidia.com/gpu"),
 }
-"""Flag -> what Kubernetes takes, and how long it may be. The template of the GPUs has five letters more than
-``--name``, and a pod is best no longer than its host name can be."""
+"""Flag -> what Kubernetes takes, how long it may be, and the rule in words. The template of the GPUs has five
+letters more than ``--name``, and a pod is best no longer than its host name can be."""
 
 _DESCRIPTION = """\
 Write a ResourceClaimTemplate and a pod with which the scheduler gives each pod
@@ -59,8 +62,8 @@ nothing.
 """
 
 _EPILOG = """\
-What no node can give is refused, with the reason and the nearest that can be
-had.
+What no node can give is refused, with the reason and the closest request that
+works.
 
 Exit code: 0 when the claim is written, 1 when no node can give it or the
 cluster does not answer, 2 when arguments or files are wrong.
@@ -87,7 +90,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=_DESCRIPTION,
         epilog=_EPILOG,
         usage="%(prog)s [--gpus N] [--nics M | --bandwidth RATE]\n"
-        "         [--per-node | --rails | --each-numa]\n"
+        "         [[--per-node] [--rails] | --each-numa]\n"
         "         [-f FILE ...] [--capture CAPTURE ...] [--node NODE ...] [--explain]\n"
         "         [-o yaml|json] [--kubeconfig FILE] [--context NAME] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -131,7 +134,7 @@ def _whole_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 2") from None
+        raise argparse.ArgumentTypeError(f"must be a whole number, such as 2, not {text!r}") from None
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
@@ -242,14 +245,9 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
             hint="claims for GPUs alone need no alignment",
         )
     names = (options.name, options.namespace, options.nic_class, options.gpu_class, options.gpu_resource)
-    for (flag, (pattern, longest)), value in zip(_NAMES.items(), names, strict=True):
+    for (flag, (pattern, longest, rule)), value in zip(_NAMES.items(), names, strict=True):
         if value and not re.fullmatch(pattern, value):
-            raise SettingsError(
-                f"--{flag} {value}: is not a name that Kubernetes takes",
-                hint="small letters, digits, -, and . except in a namespace; not - or . at the ends"
-                if flag != "gpu-resource"
-                else "a domain, a slash and a name: nvidia.com/gpu",
-            )
+            raise SettingsError(f"--{flag} {value}: not a valid name", hint=rule)
         if len(value) > longest:
             raise SettingsError(f"--{flag} {value}: is longer than {longest} characters")
     if not options.image or options.image != options.image.strip():
@@ -293,7 +291,14 @@ def _read_objects(options: argparse.Namespace) -> ClusterObjects:
     found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
     if asks_cluster(options):
         found = found | fetch_live(options, _KINDS)
-    return found | load_files(options.file) if options.file else found
+    found = found | load_files(options.file) if options.file else found
+    if not (found.slices or asks_cluster(options)):
+        files = ", ".join(map(name_of, options.file))
+        raise SettingsError(
+            f"{files} {'has' if len(options.file) == 1 else 'have'} no ResourceSlices",
+            hint="kubectl get resourceslices,deviceclasses,nodes -o yaml writes them",
+        )
+    return found
 
 
 def _read_hardware(objects: ClusterObjects, only: Sequence[str], request: ClaimRequest) -> Hardware:

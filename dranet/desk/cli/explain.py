@@ -86,7 +86,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     vars(parser)["takes_no_less"] = True
-    parser.add_argument("subject", nargs="*", metavar="KIND NAME", help="what to explain")
+    subject = parser.add_argument("subject", nargs="*", metavar="KIND NAME", help="what to explain")
+    vars(subject)["completer"] = _complete_kind
     parser.add_argument(
         "-n",
         "--namespace",
@@ -108,6 +109,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_cluster_flags(parser)
     add_facts_settings(parser)
     parser.set_defaults(run=run)
+
+
+def _complete_kind(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """The first word; the second is a name, which the cluster alone knows."""
+    return [] if parsed_args.subject else ["claim", "pod", "resourceclaimtemplate"]
 
 
 def read_subject(words: Sequence[str], namespace: str) -> tuple[str, str, str]:

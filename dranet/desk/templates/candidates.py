@@ -15,7 +15,7 @@ from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.requests import parse_claim
 from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot
-from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.chart_classes import MEMLOCK, PART_CLASSES, build_class
 from dranet.desk.templates.request import ClaimRequest, listed
@@ -135,7 +135,7 @@ def find_candidates(
     kind = tuple(node.with_nics(lambda nic: nic.has_rdma if rdma else bool(nic.ifname)) for node in nodes)
     nodes = kind if request.nic_class else _of_classes(kind, nic_class_name(request, rdma), "", known)
     if not any(node.nics for node in nodes):
-        raise _no_nic(request, hardware, rdma, known)
+        raise _no_nic(request, hardware, rdma, not_offered, known)
     up = tuple(node.with_nics(lambda nic: nic.is_up) for node in nodes)
     for fabric in (*(_fabrics(request, up) if rdma else ()), ""):
         on = tuple(_on_fabric(node, fabric) for node in up)
@@ -226,15 +226,22 @@ def _fits(request: ClaimRequest, node: NodeHardware) -> bool:
 # --- refusals ----------------------------------------------------------------------------------------
 
 
-def _no_nic(request: ClaimRequest, hardware: Hardware, rdma: bool, known: Classes) -> NotAvailable:
+def _no_nic(
+    request: ClaimRequest, hardware: Hardware, rdma: bool, not_offered: NotOffered, known: Classes
+) -> NotAvailable:
     if request.bandwidth > hardware.most_bandwidth:
         most = format_amount(hardware.most_bandwidth * NANO)
         hint = f"the most is {most}" if hardware.most_bandwidth else _HOW_TO_COUNT
         return NotAvailable(f"--bandwidth {request.amount}: no shared NIC has so much", hint=hint)
     if not any(node.nics for node in hardware.nodes):
         why = listed((*hardware.defects, *(taint for node in hardware.nodes for taint in node.tainted)))
-        hint = f"is the driver {hardware.nic_driver} running there? kubectl get resourceslices"
-        return NotAvailable("no node offers a NIC", hint=why or hint)
+        held = listed((one for of_node in not_offered.values() for one in of_node), most=1)
+        hint = (
+            "dranet devices --all --capture FILE lists the reasons"
+            if not_offered  # only captures have it, and no driver need run where they are from
+            else f"is the driver {hardware.nic_driver} running there? kubectl get resourceslices"
+        )
+        return NotAvailable("no node offers a NIC", hint=why or held or hint)
     name = nic_class_name(request, rdma)
     if name in known:
         hint = "another one is named with --class; the default writes one"
@@ -270,31 +277,38 @@ def _refuse(
             hint="a device plugin gives them (--gpu-resource nvidia.com/gpu names what it calls them), "
             "publish_gpus is never, or dranet devices --all on the node shows why",
         )
+    closest = _name_closest(request, nodes)
     if request.gpus > most.gpu_count:
-        nearest = f"--gpus {most.gpu_count} --nics {min(request.nics, len(most.nics))}"
         of_class = _of_class(gpu_class_name(request, hardware), known)
         return NotAvailable(
             f"--gpus {request.gpus}: {_largest(nodes)}, {most.name}, "
             f"has {most.gpu_count or 'none'}{of_class}",
-            hint=f"the most that can be had is {nearest}",
+            hint=closest,
         )
     most = max(nodes, key=lambda node: len(node.nics))
-    gpus = min(request.gpus, most.gpu_count)
     if request.nics > len(most.nics):
         of_class = _of_class(nic_class_name(request, rdma), known)
         reasons = listed((*not_offered.get(most.name, ()), *most.tainted))
         return NotAvailable(
             f"--nics {request.nics}{flag}: {_largest(nodes)}, {most.name}, "
             f"offers {count_of(len(most.nics), kind)}{of_class}" + (f" ({reasons})" if reasons else ""),
-            hint=f"the most that can be had is --gpus {gpus} --nics {len(most.nics)}",
+            hint=closest,
         )
     best = max(nodes, key=lambda node: min(node.gpu_count, request.gpus) + min(len(node.nics), request.nics))
     return NotAvailable(
         f"no node has both {count_of(request.gpus, 'GPU')} and {count_of(request.nics, kind)}: {best.name} "
         f"has {count_of(best.gpu_count, 'GPU')} and {count_of(len(best.nics), kind)}",
-        hint=f"the nearest is --gpus {min(request.gpus, best.gpu_count)} "
-        f"--nics {min(request.nics, len(best.nics))}",
+        hint=closest,
     )
+
+
+def _name_closest(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> str:
+    """The request most like this one that a node can give: with fewer GPUs, as many NICs for each of them."""
+    numbers = [(min(node.gpu_count, request.gpus), len(node.nics)) for node in nodes if node.nics]
+    gpus, nics = max(numbers, key=lambda pair: (pair[0] + min(pair[1], request.nics), pair[0]))
+    wanted = max(1, request.nics * gpus // request.gpus) if gpus else request.nics
+    room = MAX_RESULTS - (0 if request.gpu_resource else gpus)
+    return f"--gpus {gpus} --nics {min(wanted, nics, room)} works"
 
 
 def _find_node_near_unpublished_gpus(nodes: Sequence[NodeHardware], hardware: Hardware) -> str:

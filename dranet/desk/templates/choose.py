@@ -390,11 +390,13 @@ def rail_shapes(
         pins = {f"rail-{number}": pin for number, pin in enumerate(_pins(nics))}
     configs = name_interfaces(driver, pins) if all(nic.ifname for nic in nics) else ()
     whole = all(len(node.gpus) == request.gpus for node in nodes)
+    title = f"a request for each NIC, by its {'rail' if is_published else 'PCI address'}"
     for ladder in [(ANY,)] if whole or not request.gpus or request.gpu_resource else ladders:
         if tuple(ladder) == (ANY,):
-            shape = _plain_rails(defaults, request, pins, "rail" if is_published else "PCI address")
+            shape = _plain_rails(title, defaults, request, pins)
         else:
             shape = paired(defaults, request.gpus, request.nics, ladder, in_bundles=False, pins=pins)
+            shape = replace(shape, title=f"{title}; {shape.title}")
         yield replace(shape, configs=configs, is_for_one_pod=True)
     if ladders and not whole and _can_pin(nodes) and _have_all(nodes, (), gpus):
         yield replace(pinned(defaults, pins, _pins(gpus)), configs=configs)
@@ -424,12 +426,13 @@ def _nics_everywhere(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> tu
     return nics, gpus
 
 
-def _plain_rails(defaults: RequestDefaults, request: ClaimRequest, pins: Mapping[str, str], by: str) -> Shape:
+def _plain_rails(
+    title: str, defaults: RequestDefaults, request: ClaimRequest, pins: Mapping[str, str]
+) -> Shape:
     """No GPU to choose: all of the node's, or none."""
     rails = paired(replace(defaults, gpu_class=""), len(pins), len(pins), (ANY,), in_bundles=False, pins=pins)
     nics = tuple(request for request in rails.requests if request["name"].startswith("rail-"))
     gpus = together(defaults, request.claimed_gpus, 1).requests[1:] if request.claimed_gpus else ()
-    title = f"a request for each NIC, by its {by}"
     if len(pins) + request.claimed_gpus > MAX_RESULTS:
         return Shape(title, nics, apart=(gpus,))
     return Shape(title, (*nics, *gpus))

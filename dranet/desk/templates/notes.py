@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from dranet.desk.hardware.nodes import NodeHardware, bandwidth_of
+from dranet.desk.kubeapi.objects import MAX_RESULTS
 from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
 from dranet.desk.templates.choose import Choice, ShapeAttempt
 from dranet.desk.templates.plugin_notes import (
@@ -20,7 +21,7 @@ from dranet.desk.templates.request import listed
 from dranet.desk.templates.shapes import shares_memory
 from dranet.desk.templates.trial import Distances, Trial
 from dranet.model.facts import Distance
-from dranet.terminal import count_of
+from dranet.terminal import count_of, join_words
 
 _MAX_NAMES = 4
 _Line = TypeVar("_Line", bound=Hashable)
@@ -63,10 +64,10 @@ def _seen(choice: Choice) -> Iterator[str]:
     if others:
         yield f"not enough on {_names(others)}"
     if candidates.request.gpus and hardware.other_gpu_drivers:
-        left_out = " and ".join(hardware.other_gpu_drivers)
+        left_out = join_words(hardware.other_gpu_drivers)
         yield f"GPUs of {left_out} left out, because a claim is for GPUs of one driver"
     if hardware.other_nic_drivers:
-        yield f"NICs of {' and '.join(hardware.other_nic_drivers)} left out: they are another driver's"
+        yield f"NICs of {join_words(hardware.other_nic_drivers)} left out: they are another driver's"
     if hardware.defects:
         yield f"not looked at, because {listed(hardware.defects)}"
     all_published = not candidates.request.per_node or hardware.gpu_driver or candidates.request.gpu_resource
@@ -117,8 +118,9 @@ def _why(choice: Choice) -> Iterator[str]:
     shape, request = choice.attempt.shape, choice.candidates.request
     yield from describe_why(choice) if request.gpu_resource else _about_roots(choice)
     if len(shape.relations) == 1:
-        yield f"By {shape.relations[0].attribute}. There are enough such pairs, so a pod waits for one rather"
-        yield "than take a farther one."
+        yield f"By {shape.relations[0].attribute}."
+        if not shape.is_for_one_pod:
+            yield "There are enough such pairs, so a pod waits for one rather than take a farther one."
     elif shape.relations:
         yield "Each NIC has an alternative for each of these, and comes before its GPU: the scheduler tries"
         yield "every pair on one before it goes on to the next."
@@ -137,7 +139,7 @@ def _why(choice: Choice) -> Iterator[str]:
         yield "A node can have one such pod."
     yield from _about_classes(choice)
     if shape.apart:
-        yield "A claim has room for 32 devices, so there are two."
+        yield f"It takes two claims, because a claim has at most {MAX_RESULTS} devices."
 
 
 def _about_roots(choice: Choice) -> Iterator[str]:
@@ -313,13 +315,13 @@ def _fit(trial: Trial) -> str:
 
 
 def format_distances(distances: Distances) -> str:
-    """``PIX``, or ``PIX and 2 x NODE``."""
+    """``PIX``, or ``5 x PIX, 1 x NODE and 2 x SYS``."""
     if not distances:
         return "no distance"
     counts = Counter(distances)
     if len(counts) == 1:
         return _word(distances[0])
-    return " and ".join(f"{number} x {_word(level)}" for level, number in counts.items())
+    return join_words([f"{number} x {_word(level)}" for level, number in counts.items()])
 
 
 def _word(level: Distance | None) -> str:

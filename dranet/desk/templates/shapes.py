@@ -226,7 +226,7 @@ def everything(defaults: RequestDefaults, *, gpus: bool, apart: bool) -> Shape:
         return Shape("all NICs of the node", (nics,))
     found = _all("gpus", defaults.gpu, defaults.gpu_selectors)
     if apart:
-        return Shape("all GPUs and NICs of the node, in two claims", (nics,), apart=((found,),))
+        return Shape("all GPUs and NICs of the node", (nics,), apart=((found,),))
     return Shape("all GPUs and NICs of the node", (nics, found))
 
 

@@ -169,8 +169,7 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
     assert (code, text) == (1, "")
     assert error == (
         "dranet: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
-        "node's uplink: enp39s0f0np0 carries a default route) "
-        "(the most that can be had is --gpus 1 --nics 8)\n"
+        "node's uplink: enp39s0f0np0 carries a default route) (--gpus 1 --nics 8 works)\n"
     )
 
 
@@ -180,13 +179,13 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--nics", "0"), "at least one NIC"),
         (("--gpus", "-1"), "no negative number"),
         (("--per-node", "--gpus", "4"), "--per-node takes all there is"),
-        (("--name", "Train"), "--name Train: is not a name"),
-        (("--name", "a..b"), "--name a..b: is not a name"),
+        (("--name", "Train"), "--name Train: not a valid name"),
+        (("--name", "a..b"), "--name a..b: not a valid name"),
         (("--name", "x" * 59), "is longer than 58 characters"),
-        (("--namespace", "team.a"), "--namespace team.a: is not a name"),
+        (("--namespace", "team.a"), "--namespace team.a: not a valid name (lower-case letters, digits and -"),
         (("--class", "x" * 254), "--class xxx"),
         (("--image", ""), "--image '': is empty"),
-        (("--gpu-resource", "gpu"), "--gpu-resource gpu: is not a name"),
+        (("--gpu-resource", "gpu"), "--gpu-resource gpu: not a valid name"),
         (("--gpu-resource", "nvidia.com/gpu", "--gpu-class", "h100"), "does not go with --gpu-class"),
         (("--each-numa", "--rails"), "--each-numa does not go with"),
         (("--facts", "/nonexistent.json"), "No such file"),
@@ -199,6 +198,12 @@ def test_what_makes_no_sense_is_refused(
 
     assert (code, text) == (2, "")
     assert wanted in error
+
+
+def test_the_usage_shows_which_options_go_together(capsys: CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "--help")
+    assert "[[--per-node] [--rails] | --each-numa]" in capsys.readouterr().out
 
 
 def test_the_class_of_rdma_nics_lets_them_lock_memory_and_no_other(capsys: CaptureFixture) -> None:
@@ -349,7 +354,20 @@ def test_a_node_whose_nics_are_all_in_bonds_has_none_to_claim(capsys: CaptureFix
     """They are offered where ``shared_devices`` says so."""
     code, text, error = run(capsys, *facts(WITHOUT_NICS))
     assert (code, text) == (1, "")
-    assert "no node offers a NIC" in error
+    assert error == (
+        "dranet: no node offers a NIC (mlx5_bond_0 cannot move into a pod: the kernel pins bond0 to the "
+        "node's network namespace; shared_devices may offer it as the parent of links on top; 3 more such)\n"
+    )
+
+
+def test_files_without_slices_are_named(tmp_path: Path, capsys: CaptureFixture) -> None:
+    file = tmp_path / "classes.yaml"
+    file.write_text(yaml.safe_dump(build_class("dranet-nic", "true")))
+
+    code, _, error = run(capsys, "-f", str(file))
+    assert (code, f"{file} has no ResourceSlices" in error) == (2, True)
+    assert f"{file}, {file} have no ResourceSlices" in run(capsys, "-f", str(file), str(file))[2]
+    assert run(capsys, *facts("dgx-h100"), "-f", str(file), "--no-rdma")[0] == 0
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

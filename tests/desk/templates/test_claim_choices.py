@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
@@ -248,6 +249,22 @@ def test_a_rail_is_the_same_nic_in_each_pod_and_net_n_is_its_name(layout: str) -
     assert names == (wanted if all(links[address] for address in given[0]) else [])
 
 
+def test_the_nic_of_a_rail_is_said_to_be_one_nic_and_not_any_of_several() -> None:
+    assert describe(choice(world("dgx-h100"), rails=True))[2] == (
+        "Chosen: a request for each NIC, by its PCI address; each NIC with a GPU below the same PCIe root "
+        "complex. By resource.kubernetes.io/pcieRoot. A node can have one such pod."
+    )
+
+
+def test_a_whole_node_is_described_with_its_claims_and_distances() -> None:
+    assert describe(choice(world("aws-p5"), per_node=True))[2] == (
+        "Chosen: all GPUs and NICs of the node. It takes two claims, because a claim has at most 32 devices."
+    )
+    assert describe(choice(world("infiniband-only"), per_node=True))[3].startswith(
+        "Expect: 5 x PIX, 1 x NODE and 2 x SYS on"
+    )
+
+
 def test_rails_follow_the_order_of_the_gpus() -> None:
     machine = world("mi300x")
     given = allocate_choice(choice(machine, per_node=True, rails=True), machine)
@@ -373,9 +390,26 @@ def refusal(machines: Iterable[World], **asked: Any) -> str:
 def test_more_gpus_than_a_node_has_are_refused_with_the_largest_node() -> None:
     machines = [world("dgx-h100", node="big"), world("azure-gb300", node="small")]
 
-    assert refusal(machines, gpus=9) == (
-        "--gpus 9: the largest node, big, has 8 / the most that can be had is --gpus 8 --nics 1"
-    )
+    assert refusal(machines, gpus=9) == ("--gpus 9: the largest node, big, has 8 / --gpus 8 --nics 1 works")
+
+
+@pytest.mark.parametrize("layout", [layout for layout in CLAIMED_LAYOUTS if layout != "h20-roce-lag"])
+def test_the_request_that_a_refusal_names_works(layout: str) -> None:
+    machine = world(layout)
+    for gpus, nics in ((9, 1), (9, 9), (10, 5), (9, 99), (2, 99), (99, 2), (0, 99)):
+        closest = re.search(r"--gpus (\d+) --nics (\d+) works", refusal([machine], gpus=gpus, nics=nics))
+
+        assert closest
+        choice(machine, gpus=int(closest[1]), nics=int(closest[2]))  # does not refuse
+
+
+def test_the_closest_request_has_as_many_nics_for_each_gpu() -> None:
+    def closest(gpus: int, nics: int) -> str:
+        return refusal([world("dgx-h100")], gpus=gpus, nics=nics).partition(" / ")[2]
+
+    assert closest(9, 9) == "--gpus 8 --nics 8 works"
+    assert closest(10, 5) == "--gpus 8 --nics 4 works"
+    assert closest(9, 99) == "--gpus 8 --nics 12 works"
 
 
 def test_more_nics_than_a_node_offers_are_refused_with_those_that_it_keeps() -> None:
@@ -383,7 +417,7 @@ def test_more_nics_than_a_node_offers_are_refused_with_those_that_it_keeps() -> 
 
     assert refusal([world("hgx-b200")], nics=9, not_offered=held) == (
         "--nics 9 --rdma: the only node, node-1, offers 8 RDMA NICs (mlx5_8 is the node's uplink: "
-        "enp39s0f0np0 carries a default route) / the most that can be had is --gpus 1 --nics 8"
+        "enp39s0f0np0 carries a default route) / --gpus 1 --nics 8 works"
     )
 
 

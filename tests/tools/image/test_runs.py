@@ -178,7 +178,7 @@ def test_the_libraries_behind_the_modules_work() -> None:
 
 def test_a_command_that_is_left_out_names_where_to_run_it() -> None:
     for command, remedy in (
-        (["testbed", "list"], "run it from a checkout"),
+        (["testbed", "list"], "in a checkout, make setup, then .venv/bin/dranet testbed list"),
         (["claim", "new"], "where your kubeconfig is"),
         (["validate", "claim.yaml"], "where your kubeconfig is"),
     ):
