@@ -27,6 +27,8 @@ EXIT_BROKEN_PIPE = 141
 """As a shell reports a program that SIGPIPE ended."""
 
 VERSION_FLAG, HELP, HELP_FLAGS = "--version", "help", ("-h", "--help")
+REMOVES = "forget"
+"""A command that removes something, so that no misspelt word leads to it."""
 _OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMPLETION, _COMPLETION_ENVIRONMENT = "dranet.cli.completion", "_ARGCOMPLETE"
 
@@ -154,7 +156,8 @@ def parse_arguments(typed: Sequence[str], prog: str = "dranet") -> argparse.Name
         _hint_new_name(first, others)
     name = ALIASES.get(first, first)
     if name not in COMMANDS:
-        hint = suggest(first, (*COMMANDS, *ALIASES, HELP))
+        known = {*COMMANDS, *ALIASES, HELP} - {REMOVES}
+        hint = suggest(first, known)
         raise SettingsError(f"unknown command {first!r}{hint or f' ({prog} --help lists them)'}")
     parser = build_parser(name, prog)
     if not others:

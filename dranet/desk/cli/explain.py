@@ -127,8 +127,9 @@ def read_subject(words: Sequence[str], namespace: str) -> tuple[str, str, str]:
         raise SettingsError(f"{' '.join(words)}: name one claim or pod", hint="pod NAME, or claim/NAME")
     known = _KINDS.get(kind.lower().removesuffix(".resource.k8s.io"))
     if known is None:
-        hint = near_names(kind, _KINDS) or "claim or pod"
-        raise SettingsError(f"{kind}: not a kind that can be explained", hint=hint)
+        near = near_names(kind, _KINDS)
+        hint = near if near.startswith("did you mean") else "kinds are pod and claim"
+        raise SettingsError(f"{kind} cannot be explained", hint=hint)
     if not namespace and name.count("/") == 1:
         namespace, name = name.split("/")  # as we print it ourselves
     return known, namespace, name

@@ -61,7 +61,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s [-f] FILE ... [--with FILE] [--capture CAPTURE] [--live]\n"
-        "         [--strict] [-n NAMESPACE] [--convert] [-o text|json] [--kubeconfig FILE] [settings]",
+        "         [--strict] [-n NAMESPACE] [--convert] [-o text|json]\n"
+        "         [--kubeconfig FILE] [settings]",
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"

@@ -30,7 +30,7 @@ from dranet.desk.lint import (
 )
 from dranet.desk.lint.fields import find_unknown_fields
 from dranet.desk.lint.scope import iter_alternatives
-from dranet.terminal import PROSE, Screen, count_of
+from dranet.terminal import PROSE, Screen, count_of, join_words
 from dranet.view.node_view import to_json
 
 _MAX_DEPTH = 12
@@ -259,7 +259,7 @@ def draw_reports(
             yield ""
     yield summarize(reports, devices)
     if assumed:
-        names = " and ".join(assumed)
+        names = join_words(assumed)
         text = f"note: DeviceClasses not given (--with FILE): {names} assumed as in the charts"
         yield from map(
             screen.dim, textwrap.wrap(text, min(screen.columns or PROSE, PROSE), subsequent_indent="      ")

@@ -39,6 +39,7 @@ from dranet.desk.explain.subject import (
 )
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model.status import FAILING, ConditionReason, ConditionType
+from dranet.terminal import join_words
 
 GROUPS_WITH_MISSES = 3
 """Groups of nodes for which near misses are searched: each blocker costs an attempt."""
@@ -232,7 +233,7 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     blind = bool(unknown) and subject.pod is not None and not view.nodes
     nodes = "no Node objects were given: labels and taints of nodes are not looked at"
     used = dict.fromkeys(name for claim in subject.waiting for name in class_names(claim.body))
-    assumed = " and ".join(name for name in used if name in view.assumed_classes)
+    assumed = join_words([name for name in used if name in view.assumed_classes])
     classes = f"DeviceClasses not given (-f FILE): {assumed} assumed, as the charts install them"
     profiles = describe_profiles(subject.claims, view.classes_by_name, view.driver)
     return (

@@ -972,7 +972,8 @@ def test_an_allocated_claim_has_its_distance_where_slices_are_known(explained: E
         (("claim", "pair", "-f", CLUSTER, "--facts", "/nowhere.json"), "--capture /nowhere.json"),
         (("claim",), "claim: name one claim or pod"),
         (("claim", "a", "b"), "claim a b: name one claim or pod"),
-        (("clam", "pair"), "clam: not a kind that can be explained (did you mean claim"),
+        (("deployment", "x"), "deployment cannot be explained (kinds are pod and claim)"),
+        (("clam", "pair"), "clam cannot be explained (did you mean claim"),
     ],
 )
 def test_what_is_wrong_with_the_arguments_is_said_with_exit_code_2(
