@@ -75,7 +75,7 @@ class Eye:
     def _take_inventory(
         self, facts: NodeFacts, records: Sequence[PreparedClaim] | None
     ) -> tuple[Decision, ...]:
-        """As the driver does, if the records say what pods have."""
+        """As the driver does, if the records of what pods have can be read."""
         if records is not None:
             held = {**find_held(records), **find_set_down(records, facts)}
             inventory = take_inventory(facts, held, self._policy)

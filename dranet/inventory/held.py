@@ -66,7 +66,7 @@ def keep_link_names(
 
 
 def name_pods(decisions: Iterable[Decision], pods: Mapping[str, str]) -> tuple[Decision, ...]:
-    """Say which pod has a device. One that is only known by its pod, as in a support bundle, is offered as
+    """Name the pod that has a device. One that is only known by its pod, as in a support bundle, is offered as
     the driver offers it: with its place, and the attributes that the scan still sees."""
     return tuple(
         replace(one, published=True, reason=HELD, pod=pods[one.device.name])
@@ -77,7 +77,8 @@ def name_pods(decisions: Iterable[Decision], pods: Mapping[str, str]) -> tuple[D
 
 
 def doubt(decisions: Sequence[Decision], where: str) -> tuple[Decision, ...]:
-    """Add to the reason of what may be in a pod that nobody knows; ``where`` says who does."""
+    """Add to the reason that a pod may have the device, while the records are unknown; ``where`` names the
+    command that shows them."""
     return tuple(
         replace(one, reason=f"{one.reason} (a pod may have it{where})") if one.reason == OUT_OF_SIGHT else one
         for one in decisions

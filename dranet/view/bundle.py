@@ -78,7 +78,7 @@ def read_bundle(file: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 def find_pods(files: Mapping[str, bytes]) -> Mapping[str, str]:
     """Return the pod that had a device, as ``namespace/name``, by the device's name; empty where the files
-    do not say."""
+    do not name one."""
     try:
         return {
             str(device["name"]): f"{claim['pod']['namespace']}/{claim['pod']['name']}"

@@ -123,7 +123,7 @@ class CapturedFacts:
         self._file, self._named_by = file, named_by
         self._facts: NodeFacts | None = None
         self.pods: Mapping[str, str] = {}
-        """What the claims in a support bundle say: the pod that has a device, by the device's name."""
+        """From the claims in a support bundle: the pod that has a device, by the device's name."""
 
     def set_protected_addresses(self, targets: object) -> None:
         """A capture has its own."""

@@ -51,7 +51,7 @@ def add_navigation(_: Sphinx, page: str, source: list[str]) -> None:
 def add_index_entries(_: Sphinx, page: str, source: list[str]) -> None:
     """Put the entries below the title, where the search leads."""
     if page in INDEX_ENTRIES:
-        title, _, rest = source[0].partition("\n")
+        title, rest = source[0].split("\n", 1)
         source[0] = "\n".join([title, "", f"```{{index}} {INDEX_ENTRIES[page]}", "```", rest])
 
 

@@ -198,7 +198,7 @@ def _refuse_bundle(capture: str) -> None:
     """Raises SettingsError: all but its devices would be judged by this machine."""
     path = Path(capture)
     if not path.is_file() or not os.access(path, os.R_OK):
-        return  # who reads it as a capture says why it cannot be read; a pipe is read once
+        return  # the error comes when it is read as a capture; a pipe can be read only once
     with path.open("rb") as stream:
         start = stream.read(2)
     if is_bundle(start):

@@ -96,7 +96,7 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
                 settings=Settings(lldp=Lldp.LISTEN),
             ),
             NOTE,
-            "no LLDP neighbour on",
+            "no LLDP neighbor on",
         ),
     ),
     "nri-off": ((with_runtime(nri=False), PROBLEM, "/etc/containerd/config.toml"),),
