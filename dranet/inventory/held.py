@@ -66,8 +66,8 @@ def keep_link_names(
 
 
 def name_pods(decisions: Iterable[Decision], pods: Mapping[str, str]) -> tuple[Decision, ...]:
-    """Name the pod that has a device. One that is only known by its pod, as in a support bundle, is offered as
-    the driver offers it: with its place, and the attributes that the scan still sees."""
+    """Name the pod that has a device. If only the pod is known, as in a support bundle, the device is offered
+    with the attributes that the scan still sees."""
     return tuple(
         replace(one, published=True, reason=HELD, pod=pods[one.device.name])
         if one.device.name in pods and one.reason in (HELD, OUT_OF_SIGHT)
