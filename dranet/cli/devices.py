@@ -148,10 +148,10 @@ def _table(
 ) -> list[str]:
     """Held-back devices are muted and have their reason at the end."""
     rows = [[cell or UNKNOWN for cell in cells(decision.device)] for decision in shown]
-    if not all(decision.published for decision in shown):
+    if any(decision.answer != "yes" for decision in shown):
         header = (*header, "OFFERED")
         for row, decision in zip(rows, shown, strict=True):
-            row.append("yes" if decision.published else f"no: {decision.reason}")
+            row.append(decision.answer)
     first, *blocks = format_table(header, rows, screen.columns)
     lines = [screen.bold(line) for line in first]
     for decision, block in zip(shown, blocks, strict=True):

@@ -55,7 +55,9 @@ def describe(decision: Decision) -> str:
 
 
 def _describe_change(decision: Decision) -> str:
-    return "offered" if decision.published else f"not offered: {decision.reason}"
+    if not decision.published:
+        return f"not offered: {decision.reason}"
+    return f"offered, in pod {decision.pod}" if decision.pod else "offered"
 
 
 def _changes(old: Decision, new: Decision) -> list[str]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dranet import __version__
 from dranet.cli.linux import require_linux
 from dranet.errors import DranetError, SettingsError
+from dranet.inventory.held import doubt, find_held, find_pods, find_set_down, keep_link_names, name_pods
 from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import Decision
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
-from dranet.model.plan import sum_bandwidth
+from dranet.model.plan import PreparedClaim, sum_bandwidth
 from dranet.settings import Lldp, Settings
 from dranet.terminal import count_of
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
@@ -65,26 +67,32 @@ class Eye:
         """Scan what may have changed (default: everything), or read the capture. Blocking. Raises
         SettingsError where the capture cannot be read, and KernelError where netlink failed."""
         facts = self._reader.read(*changes)
-        inventory = take_inventory(facts, {}, self._policy)
-        return NodeView(
-            facts,
-            inventory,
-            self._policy,
-            is_capture=self.reads_capture,
-            allocated=self._read_allocated(),
-        )
+        records = None if self.reads_capture else self._read_records()
+        inventory = self._take_inventory(facts, records)
+        allocated = None if records is None else sum_bandwidth(records)
+        return NodeView(facts, inventory, self._policy, is_capture=self.reads_capture, allocated=allocated)
 
-    def _read_allocated(self) -> Mapping[str, int] | None:
-        """From the driver's store, which only root may read; a capture has none."""
-        if self._policy.default_bandwidth is None or self.reads_capture:
-            return None
+    def _take_inventory(
+        self, facts: NodeFacts, records: Sequence[PreparedClaim] | None
+    ) -> tuple[Decision, ...]:
+        """As the driver does, if the records of what pods have can be read."""
+        if records is not None:
+            held = {**find_held(records), **find_set_down(records, facts)}
+            inventory = take_inventory(facts, held, self._policy)
+            return name_pods(keep_link_names(inventory, records, facts), find_pods(records))
+        inventory = take_inventory(facts, {}, self._policy)
+        if isinstance(self._reader, CapturedFacts):
+            return doubt(name_pods(inventory, self._reader.pods), "")
+        return doubt(inventory, ": dranet prepared")
+
+    def _read_records(self) -> Sequence[PreparedClaim] | None:
+        """From the driver's store, which only root may read, and which this neither locks nor changes."""
         from dranet.cli.prepared_claims import read_records
         from dranet.kernel.sysfs.files import read_boot_id
 
         try:
-            boot_id = read_boot_id(self.settings.procfs_root)
-            return sum_bandwidth(read_records(self.settings.state_dir, boot_id))
-        except DranetError:
+            return list(read_records(self.settings.state_dir, read_boot_id(self.settings.procfs_root)))
+        except (DranetError, OSError):
             return None
 
 

@@ -75,7 +75,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-a",
         "--all",
         action="store_true",
-        help="also links that software made (lo, veth ...) in the tree, and virtual functions in the matrix",
+        help="also virtual links (lo, veth ...) in the tree, and virtual functions in the matrix",
     )
     add_look_flags(parser)
     parser.set_defaults(run=run)
@@ -177,10 +177,16 @@ def _device_rows(look: Look, shown: Sequence[Decision]) -> Mapping[str, Sequence
     rows: dict[str, Sequence[str]] = {}
     for decision in shown:
         device, summary = decision.device, reader.read(decision.device)
-        end = summary.model if decision.published else f"not offered: {decision.reason}"
+        end = _describe_offer(decision, summary.model)
         row = (names.get(device.name, ""), device.name, device.ifname, device.rdma_device)
         rows[device.name] = [printable(text) for text in (*row, summary.speed_or_state, end)]
     return rows
+
+
+def _describe_offer(decision: Decision, model: str) -> str:
+    if not decision.published:
+        return f"not offered: {decision.reason}"
+    return ", ".join(filter(None, (model, decision.pod and f"in pod {decision.pod}")))
 
 
 def _numa_branches(facts: NodeFacts, devices: Iterable[Device]) -> tuple[Branch, ...]:
@@ -276,7 +282,7 @@ def _legend_row(decision: Decision, names: Mapping[str, str], cpus: Mapping[int,
     device, numa = decision.device, decision.device.numa_node
     place = ("", "") if numa is None else (str(numa), cpus.get(numa, ""))
     cells = (names[device.name], device.name, device.ifname, device.rdma_device, *place)
-    return (*(cell or UNKNOWN for cell in cells), "yes" if decision.published else "no")
+    return (*(cell or UNKNOWN for cell in cells), decision.answer if decision.published else "no")
 
 
 def _word_legend(distances: DistanceMatrix) -> Iterator[str]:

@@ -129,14 +129,14 @@ AUTHENTICATION_PERMISSIONS = (
         "tokenreviews",
         ("create",),
         "ask whose bearer token a scraper of the metrics port has",
-        "with `metrics_authentication: kubernetes` alone, once a minute for each scraper",
+        "only with `metrics_authentication: kubernetes`, once a minute for each scraper",
     ),
     Permission(
         "authorization.k8s.io",
         "subjectaccessreviews",
         ("create",),
         "ask whether that user may get `/metrics`, `/node` or `/readyz`",
-        "with `metrics_authentication: kubernetes` alone, once a minute for each scraper",
+        "only with `metrics_authentication: kubernetes`, once a minute for each scraper",
     ),
 )
 """Given only where ``metrics_authentication`` is ``kubernetes``; in no role by default."""

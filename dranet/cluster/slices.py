@@ -64,6 +64,7 @@ from dranet.cluster.slice_plan import (
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.device import Device, Taint
+from dranet.terminal import count_of
 
 _MEMORY_SECONDS = 300.0
 """How long it is remembered when something was learned; no list takes that long."""
@@ -270,9 +271,8 @@ class SliceSync:
             if not isinstance(write, DeleteSlice):
                 self._judge_answer(write.index, read_page(write.body), read_page(stored), pool)
         devices = sum(not is_counter_set(entry) for page in pool.pages for entry in page)
-        size = devices, len(pool.pages)
-        text = "published %d devices in %d slices of pool %s, generation %d"
-        _log.info(text, *size, pool.pool, plan.generation)
+        size = count_of(devices, "device"), count_of(len(pool.pages), "slice")
+        _log.info("published %s in %s of pool %s, generation %d", *size, pool.pool, plan.generation)
 
     async def _write(self, write: Write) -> JsonObject:
         """The slice as stored; empty for a delete."""

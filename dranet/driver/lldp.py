@@ -67,7 +67,7 @@ class NeighbourFile:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("%s cannot be read, neighbours are heard again: %s", self._path, error)
+            log.warning("%s cannot be read, neighbors are heard again: %s", self._path, error)
             return ()
         return document.neighbours if document.format == _FORMAT else ()
 
@@ -228,7 +228,7 @@ async def _wait(woken: asyncio.Event, seconds: float | None) -> None:
 def _describe_ambiguous(neighbours: Neighbours) -> Iterable[str]:
     for ifname, number in sorted(neighbours.ambiguous.items()):
         yield (
-            f"{ifname}: {number} LLDP neighbours of which any may be the nearest, so none is "
+            f"{ifname}: {number} LLDP neighbors of which any may be the nearest, so none is "
             "published; is there a hub, or a relay that forwards LLDP?"
         )
 

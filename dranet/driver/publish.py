@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
+from dranet.inventory.held import find_held, find_set_down
 from dranet.inventory.offer import NO_OTHER_SERVER, ServedGpus, take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.inventory.slices import plan_slices
@@ -28,7 +29,6 @@ from dranet.kernel.discovery.watch import EVERYTHING, Changes, ChangeWatch
 from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind, Taint
 from dranet.model.facts import Gpu, Link, NodeFacts, ProvidedFacts, RdmaDevice
-from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind, ScanPhase
 
@@ -247,13 +247,15 @@ class Inventory:
         """
         with self._scan_lock:
             start = time.perf_counter()
-            held_before = self._held()  # one that is released during the scan is in no facts and not held
+            # one that is released during the scan is in no facts and not held
+            held_before = find_held(self._store.get_all())
             facts = self._reader.read(changes | self._find_returned(held_before))
             if provided := self._get_provided():
                 facts = replace(facts, provided=provided)
             read = time.perf_counter()
             policy = self._policy()
-            held = {**held_before, **self._held(), **self._set_down(facts)}
+            records = self._store.get_all()
+            held = {**held_before, **find_held(records), **find_set_down(records, facts)}
             served = self._judge_gpus(facts.gpus)
             decisions = take_inventory(facts, held, policy, served)
             self._out_of_sight = held
@@ -313,38 +315,12 @@ class Inventory:
         parts = (part for device in returned for part in (device.pci_address, device.rdma_device) if part)
         return Changes(all_links=bool(returned), hardware=frozenset(parts))
 
-    def _held(self) -> Mapping[str, Device]:
-        """Devices whose facts are out of sight, because they are in a pod's namespace, and GPUs of pods. A
-        device with a pod's link on top of it is not held."""
-        return {
-            prepared.device.name: prepared.device
-            for record in self._store.get_all()
-            for prepared in record.devices
-            if _is_held(prepared, record)
-        }
-
-    def _set_down(self, facts: NodeFacts) -> Mapping[str, Device]:
-        """Devices whose links Prepare has set down for their pods; they stay published as they were."""
-        down = {link.pci_address for link in facts.links if not link.is_up}
-        return {
-            prepared.device.name: prepared.device
-            for record in self._store.get_all()
-            for prepared in record.devices
-            if not record.netns_path and prepared.is_set_down_early and prepared.device.pci_address in down
-        }
-
     def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:
         """Count the warnings, and log each of them once while it lasts."""
         warnings = (*facts.warnings, *(line for decision in decisions for line in decision.warnings))
         self._metrics.inventory.filter_failures.set(sum(decision.filter_failed for decision in decisions))
         self._metrics.inventory.warnings.set(len(warnings))
         self._warned = warn_once("scan", warnings, self._warned)
-
-
-def _is_held(prepared: PreparedDevice, record: PreparedClaim) -> bool:
-    if prepared.device.kind is DeviceKind.GPU:
-        return not prepared.admin_access
-    return bool(record.netns_path) and prepared.plan is not None and not prepared.plan.is_on_top
 
 
 def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> frozenset[str]:

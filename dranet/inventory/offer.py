@@ -263,13 +263,17 @@ def _riders_in_pods(held: Sequence[Device], by_name: Mapping[str, Link]) -> dict
     return {link.ifindex: f"{device.name}, which a pod has," for device, link in below if link is not None}
 
 
+HELD = "belongs to a pod now and keeps its place"
+OUT_OF_SIGHT = "has no network interface in the host's network namespace"
+
+
 def _decide_held(device: Device, view: _HostView) -> Decision:
     """A function that was there when the pod got it and is not now has been unplugged."""
     if device.pci_path and device.pci_address not in view.functions:
         return Decision(
             device, False, f"is gone while a pod has it: there is no {device.pci_address} any more"
         )
-    return Decision(device, True, "belongs to a pod now and keeps its place")
+    return Decision(device, True, HELD)
 
 
 def _decide_free(device: Device, view: _HostView) -> Decision:
@@ -388,7 +392,7 @@ def _exclusion_reason(device: Device, view: _HostView) -> str:
     link = view.by_name.get(device.ifname)
     if link is None:
         reason = _driver_reason(view.functions.get(device.pci_address))
-        return reason or "has no network interface in the host's network namespace"
+        return reason or OUT_OF_SIGHT
     if device.pci_address:
         return _dependency_reason(device, view)
     # A bond with an RDMA device of its own (RoCE LAG) is no mere piece of the node's network.

@@ -125,3 +125,12 @@ class Decision(Struct, frozen=True):
     """The operator's filter could not be evaluated on it; it is excluded, and counted."""
     warnings: tuple[str, ...] = ()
     """What the operator's rules could not do for it, one line each; none of it excludes the device."""
+    pod: str = ""
+    """The pod that has the device, as ``namespace/name``; commands fill it in."""
+
+    @property
+    def answer(self) -> str:
+        """Whether it is offered, in a table: ``yes, in pod default/trainer``; ``no: has no driver``."""
+        if not self.published:
+            return f"no: {self.reason}"
+        return f"yes, in pod {self.pod}" if self.pod else "yes"

@@ -106,13 +106,16 @@ def _is_nvswitch(sysfs: PseudoFiles, name: str) -> bool:
     return sysfs.text(f"{base}/class").startswith(_NVSWITCH_CLASS) and sysfs.text(f"{base}/vendor") == _NVIDIA
 
 
+_NO_ROOT = "a container sees those of the node with CAP_SYS_PTRACE, or through --host-root"
+
+
 def _iter_unseen(pci: Iterable[PciFacts], sees_processes: bool, sees_root: bool) -> Iterable[Unseen]:
     if any(not function.is_readable for function in pci):
         yield Unseen("PCI config space (ACS, read requests)", "takes root with CAP_SYS_ADMIN")
     if not sees_processes:
-        yield Unseen("the node's processes", "another process namespace")
+        yield Unseen("the node's processes", "this process namespace is not the node's")
     if not sees_root:
-        yield Unseen("the node's files below /etc and /run, and the kubelet's", "another file system")
+        yield Unseen("the node's files below /etc and /run, and the kubelet's", _NO_ROOT)
 
 
 # --- managers of links: NetworkManager, systemd-networkd, CNI ------------------------------------------

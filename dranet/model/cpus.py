@@ -106,7 +106,7 @@ def find_local_cpus(layout: CpuLayout, numa_node: int | None) -> tuple[int, ...]
     local = set(layout.online) if numa_node is None else _cpus_of(layout.numa_nodes, numa_node)
     near = local & set(layout.online)
     if not near:
-        raise LookupError(f"NUMA node {numa_node} and its neighbours have no CPU that is online")
+        raise LookupError(f"NUMA node {numa_node} and its neighbors have no CPU that is online")
     left = near - set(layout.kept_free)
     if not left:
         where = "the node" if numa_node is None else f"NUMA node {numa_node}"

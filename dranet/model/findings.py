@@ -106,7 +106,7 @@ class Unseen(Struct, frozen=True):
     what: str
     """Reads after "not visible from here": ``the runtime's configuration``."""
     why: str
-    """``no such file``, ``Permission denied``, ``another process namespace``."""
+    """``no such file``, ``Permission denied``, ``takes root with CAP_SYS_ADMIN``."""
 
 
 class KernelFacts(Struct, frozen=True):

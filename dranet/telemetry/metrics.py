@@ -343,7 +343,7 @@ class IpamMetrics:
             {"command": one_of(IpamCommand), **_ENDED},
         )
         self.unreleased = r.gauge(
-            "dranet_ipam_unreleased_claims", "Claims that are over and whose addresses no plugin releases"
+            "dranet_ipam_unreleased_claims", "Ended claims whose addresses have not been released"
         )
         self.unreleased_seconds = r.gauge(
             "dranet_ipam_unreleased_seconds",
@@ -356,11 +356,11 @@ class IpamMetrics:
         )
         self.unprobed = r.counter(
             "dranet_address_unprobed_total",
-            "Devices whose network could not be asked for such conflicts: no carrier, no Ethernet",
+            "Devices whose network could not be probed for addresses in use: no carrier, no Ethernet",
         )
         self.failed_checks = r.gauge(
             "dranet_ipam_failed_checks",
-            "Prepared claims whose addresses, by their plugin's CHECK, are no longer their own",
+            "Prepared claims whose IPAM plugin's CHECK reports that their addresses are no longer theirs",
         )
 
 
@@ -463,7 +463,7 @@ class HandoverMetrics:
         )
         self.handovers = r.counter(
             "dranet_handovers_total",
-            "Leaderships among the node's driver instances that this instance took or gave",
+            "Times that this instance took over or handed over the lead on its node",
             {"side": "`taken`, `given`"},
         )
 

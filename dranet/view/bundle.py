@@ -21,6 +21,7 @@ STANDARD_INPUT = "-"
 
 FOLDER = "dranet-bundle"
 MANIFEST_FILE, FINDINGS_FILE, CAPTURE_FILE = "manifest.json", "findings.json", "capture.json"
+CLAIMS_FILE = "claims.json"
 MOST_BYTES = 64 << 20
 """Size of the whole, unpacked; a node with 10,000 links has a capture of 8 MiB."""
 
@@ -73,6 +74,20 @@ def read_bundle(file: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if not isinstance(manifest, dict) or not isinstance(findings, dict):
         raise SettingsError(f"-f {file}: the support bundle has no findings that can be read")
     return manifest, findings
+
+
+def find_pods(files: Mapping[str, bytes]) -> Mapping[str, str]:
+    """Return the pod that had a device, as ``namespace/name``, by the device's name; empty where the files
+    do not name one."""
+    try:
+        return {
+            str(device["name"]): f"{claim['pod']['namespace']}/{claim['pod']['name']}"
+            for claim in json.loads(files[CLAIMS_FILE])["claims"]
+            for device in claim["devices"]
+            if device["place"] == "pod"
+        }
+    except (KeyError, TypeError, ValueError, RecursionError):  # a stranger may have made it
+        return {}
 
 
 def describe_manifest(manifest: Mapping[str, Any], file: str) -> str:

@@ -109,6 +109,7 @@ def describe(decision: Decision) -> dict[str, Any]:
         "kind": str(device.kind),
         "published": decision.published,
         "reason": decision.reason,
+        "pod": decision.pod or None,
         "ifName": device.ifname or None,
         "rdmaDevice": device.rdma_device or None,
         "numaNode": device.numa_node,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from dranet.errors import SettingsError
 from dranet.settings import DECLARATIONS, Declaration, Settings, load_settings
-from dranet.view.bundle import CAPTURE_FILE, is_bundle, read_at_most, unpack_bundle
+from dranet.view.bundle import CAPTURE_FILE, find_pods, is_bundle, read_at_most, unpack_bundle
 
 if TYPE_CHECKING:
     from dranet.model.capture import Capture
@@ -121,6 +122,8 @@ class CapturedFacts:
     def __init__(self, file: str, named_by: str = "facts_file") -> None:
         self._file, self._named_by = file, named_by
         self._facts: NodeFacts | None = None
+        self.pods: Mapping[str, str] = {}
+        """From the claims in a support bundle: the pod that has a device, by the device's name."""
 
     def set_protected_addresses(self, targets: object) -> None:
         """A capture has its own."""
@@ -132,21 +135,29 @@ class CapturedFacts:
             SettingsError: it cannot be read, or is no capture.
         """
         if self._facts is None:
-            self._facts = read_capture(self._file, self._named_by).facts
+            capture, self.pods = read_capture_and_pods(self._file, self._named_by)
+            self._facts = capture.facts
         return self._facts
 
 
 def read_capture(file: str, named_by: str) -> Capture:
-    """A capture of at most 64 MiB, or the one in a support bundle; ``-`` is standard input. Raises
-    SettingsError, which names the flag ``named_by``, where it cannot be read, is too long, or does not fit.
+    """As :func:`read_capture_and_pods`, without the pods."""
+    return read_capture_and_pods(file, named_by)[0]
+
+
+def read_capture_and_pods(file: str, named_by: str) -> tuple[Capture, Mapping[str, str]]:
+    """A capture of at most 64 MiB, or the one in a support bundle; ``-`` is standard input. With it, from a
+    bundle, the pod that has a device, by the device's name.
+
+    Raises:
+        SettingsError: it cannot be read, is too long, or does not fit; names the flag ``named_by``.
     """
     from dranet.model.capture import MAX_CAPTURE_BYTES, decode_capture  # the daemon rarely needs it
 
     try:
         data = read_at_most(file, MAX_CAPTURE_BYTES)
-        if is_bundle(data):
-            data = unpack_bundle(data)[CAPTURE_FILE]
-        return decode_capture(data.decode())
+        files = unpack_bundle(data) if is_bundle(data) else {CAPTURE_FILE: data}
+        return decode_capture(files[CAPTURE_FILE].decode()), find_pods(files)
     except OSError as error:
         raise SettingsError(f"{named_by} {file}: {os.strerror(error.errno or 0)}") from error
     except UnicodeDecodeError as error:

@@ -292,7 +292,7 @@ async def _expect_host_unchanged(walk: Walk, _: actions.ExpectHostUnchanged) -> 
 
     await walk.eventually(look)
     count = len(walk.host_before.facts)
-    return (f"all {count} facts (links, addresses, routes, rules, neighbours, qdiscs) equal those before",)
+    return (f"all {count} facts (links, addresses, routes, rules, neighbors, qdiscs) equal those before",)
 
 
 EXPECTATIONS: Mapping[type[Action], Callable[[Walk, Any], Awaitable[Lines]]] = {

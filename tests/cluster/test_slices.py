@@ -84,6 +84,16 @@ async def test_no_devices_are_one_empty_slice(server: ApiServer, publisher: Coun
     assert held(server)[0]["spec"]["pool"]["resourceSliceCount"] == 1
 
 
+async def test_the_log_counts_devices_and_slices(
+    publisher: CountedPublisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await publish(publisher, pages(["eth0"], ["eth1"]))
+    await publish(publisher, pages(["eth0"]))
+    assert "published 2 devices in 2 slices of pool node-a" in caplog.text
+    assert "published 1 device in 1 slice of pool node-a" in caplog.text
+
+
 async def test_three_hundred_devices_are_three_slices_of_one_generation(
     server: ApiServer, publisher: CountedPublisher
 ) -> None:

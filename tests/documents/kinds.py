@@ -61,6 +61,7 @@ OWN_TESTS: Mapping[tuple[str, str], str] = {
     ("docs/guides/migrate-from-dranet.md", "yaml"): "tests/examples/test_migration_page.py",
     ("docs/guides/nccl.md", "sh"): "tests/claims/test_nccl_page.py",
     ("docs/guides/nccl.md", "ini"): "tests/claims/test_nccl_page.py",
+    ("docs/operations/monitoring.md", "sh"): "tests/tools/monitoring/test_monitoring_page.py",
     ("docs/reference/nccl-files.md", "xml"): "tests/claims/test_nccl_page.py",
 }
 """Page and language -> the test that compares each such block with what the product does."""

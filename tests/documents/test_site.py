@@ -128,6 +128,20 @@ def test_commands_have_a_button_that_copies_them_and_outputs_have_none(screen: S
         assert sight.page.locator("div.highlight-text button.copybtn").count() == 0
 
 
+def test_options_keep_their_two_dashes(site: Path) -> None:
+    assert "(--bind-address" in (site / "reference/doctor-checks.html").read_text()
+
+
+@pytest.mark.parametrize("page", ["guides/concepts", "operations/troubleshooting", "reference/versions"])
+def test_the_sidebar_shows_where_the_reader_is(screen: Screen, site: Path, page: str) -> None:
+    with screen.look((site / f"{page}.html").as_uri(), 1280) as sight:
+        box = sight.page.locator(".sidebar-tree .current-page > a").bounding_box()
+        height = sight.page.evaluate("window.innerHeight")
+        assert box is not None
+        assert 0 < box["y"] < height - box["height"]
+        assert sight.page.evaluate("window.scrollY") == 0, "the page itself stays at its top"
+
+
 def search(screen: Screen, site: Path, words: str) -> list[str]:
     """The pages found, best first, as the site's own search finds them without a server."""
     with screen.look(f"{(site / 'search.html').as_uri()}?q={words}", 390) as sight:
@@ -136,6 +150,15 @@ def search(screen: Screen, site: Path, words: str) -> list[str]:
         )
         found = sight.page.locator("ul.search li a").evaluate_all("links => links.map(link => link.href)")
     return [href.partition("/html/")[2].partition(".html")[0] for href in found]
+
+
+@pytest.mark.parametrize(
+    ("words", "page"), [("NIC down", "operations/health"), ("runbook", "reference/alerts")]
+)
+def test_the_search_puts_the_page_first_that_is_meant(
+    screen: Screen, site: Path, words: str, page: str
+) -> None:
+    assert search(screen, site, words)[0] == page
 
 
 def test_the_search_finds_pages_and_those_for_users_first(screen: Screen, site: Path) -> None:

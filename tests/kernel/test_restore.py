@@ -235,7 +235,7 @@ IMPOSSIBLE: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "neighbour": (
         {"neighbours": (Neighbour("10.0.0.9", "02:00:00:00"),)},
-        "add neighbour 10.0.0.9 eth3: Invalid link address (EINVAL); wanted 02:00:00:00, found nothing",
+        "add neighbor 10.0.0.9 eth3: Invalid link address (EINVAL); wanted 02:00:00:00, found nothing",
     ),
     "qdisc": (
         {"traffic_control": (TrafficControl("qdisc", "nonesuch", 0x10000, 0xFFFFFFFF),)},

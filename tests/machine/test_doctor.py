@@ -154,7 +154,10 @@ def test_with_the_rights_of_the_daemonset_the_doctor_sees_all_of_the_node_and_na
 ):
     ours = {capability.name for capability in CAPABILITIES}
     assert look_as_container(ours) == {"root": "/proc/1/root", "unseen": []}
-    files = "the node's files below /etc and /run, and the kubelet's: another file system"
+    files = (
+        "the node's files below /etc and /run, and the kubelet's: "
+        "a container sees those of the node with CAP_SYS_PTRACE, or through --host-root"
+    )
     assert look_as_container(ours - {"SYS_PTRACE"}) == {"root": "None", "unseen": [files]}
     config = "PCI config space (ACS, read requests): takes root with CAP_SYS_ADMIN"
     assert look_as_container(ours - {"SYS_ADMIN"}) == {"root": "/proc/1/root", "unseen": [config]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.monitoring import SEVERITIES, Alert, list_alerts, list_recordings
@@ -26,13 +28,13 @@ def _link(alerts: list[Alert]) -> str:
 
 def _write_section(alert: Alert) -> str:
     wait = f" for {alert.wait}" if alert.wait else ""
-    refs = ", ".join(f"[{Path(ref.partition('#')[0]).stem}](../{ref})" for ref in dict.fromkeys(alert.pages))
+    refs = ", ".join(f"[{name}](../{ref})" for name, ref in _name_refs(list(dict.fromkeys(alert.pages))))
     return f"""
 ## {alert.name}
 
 `{alert.severity}`: {_fill(alert.summary)}.
 
-{alert.meaning}
+{_fill(alert.meaning)}
 
 ```
 {_fill(alert.command)}
@@ -46,6 +48,15 @@ def _write_section(alert: Alert) -> str:
 
 Fires when that holds{wait or " once"}.
 """
+
+
+def _name_refs(refs: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """By the page, and by the section where two are of one page."""
+    pages = Counter(ref.partition("#")[0] for ref in refs)
+    for ref in refs:
+        page, _, section = ref.partition("#")
+        stem = Path(page).stem
+        yield (stem if pages[page] == 1 else f"{stem}: {section.replace('-', ' ')}"), ref
 
 
 def _fill(text: str) -> str:

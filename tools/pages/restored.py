@@ -39,7 +39,7 @@ LINK: tuple[Restored, ...] = (
         "routes through the link, of every table",
         "a link with a route that cannot be recorded (nexthop object, several next hops) is not prepared",
     ),
-    Restored(("neighbours",), "permanent neighbours and proxies"),
+    Restored(("neighbours",), "permanent neighbors and proxies"),
     Restored(("token",), "IPv6 token"),
     Restored(("sysctls",), "sysctls of the link (`conf`, `neigh`), IPv4 and IPv6"),
     Restored(("traffic_control",), "qdiscs and classes", "a move drops filters: their owner adds them again"),

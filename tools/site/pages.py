@@ -28,6 +28,9 @@ SECTIONS: Mapping[str, str] = {
 CHAPTERS: Mapping[str, str] = {"dev": "decisions/README"}
 """Pages that end a section and have pages of their own below them: one line of the sidebar that opens."""
 
+INDEX_ENTRIES: Mapping[str, str] = {"operations/health": "!NIC down, !NICs down, !link down"}
+"""By page, what people call it: the search then puts the page first."""
+
 PROJECT = read_project()
 
 _LINK = re.compile(r"(?<=\]\()((?:\.\./)+[^)\s#]*)(#[^)\s]*)?(?=\))")
@@ -43,6 +46,13 @@ def add_navigation(_: Sphinx, page: str, source: list[str]) -> None:
         )
     elif page in CHAPTERS.values():
         source[0] += _contents(list_pages(str(PurePosixPath(page).parent)))
+
+
+def add_index_entries(_: Sphinx, page: str, source: list[str]) -> None:
+    """Put the entries below the title, where the search leads."""
+    if page in INDEX_ENTRIES:
+        title, rest = source[0].split("\n", 1)
+        source[0] = "\n".join([title, "", f"```{{index}} {INDEX_ENTRIES[page]}", "```", rest])
 
 
 def chapters(folder: str) -> list[str]:

@@ -368,7 +368,7 @@ def _check_gateways(path: str, route: RouteConfig, step: AddRoute, reach: _Reach
         if not reach.has(gateway, step.route.table):
             near = f"({reach.subnets})" if reach.subnets else "(it has no address)"
             yield (
-                f"{where}: {gateway} is not a neighbour by any address of the interface {near}; add an "
+                f"{where}: {gateway} is not a neighbor by any address of the interface {near}; add an "
                 "address or a route with scope 253 for it, or set onlink"
             )
 

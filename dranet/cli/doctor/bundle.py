@@ -38,7 +38,7 @@ from dranet.kernel.sysfs.files import read_boot_id
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import DECLARATIONS, Settings
-from dranet.view.bundle import CAPTURE_FILE, FINDINGS_FILE, FOLDER, MANIFEST_FILE, MOST_BYTES
+from dranet.view.bundle import CAPTURE_FILE, CLAIMS_FILE, FINDINGS_FILE, FOLDER, MANIFEST_FILE, MOST_BYTES
 from dranet.view.output import PRIVATE, write_output
 
 FORMAT = "dranet.bundle/1"
@@ -158,7 +158,7 @@ def _collect(
     for file, about, collect in (
         ("readyz.json", "the driver's parts, and what it has seen", lambda: _fetch(settings, FEATURES_PATH)),
         ("metrics.txt", "the driver's metrics", lambda: _fetch(settings, "/metrics")),
-        ("claims.json", "claims that are prepared here (dranet prepared)", lambda: _list_claims(settings)),
+        (CLAIMS_FILE, "claims that are prepared here (dranet prepared)", lambda: _list_claims(settings)),
         ("state.txt", "files of the state folder", lambda: _list_state(settings.state_dir)),
         ("events.json", "Events of the driver", lambda: to_json(fetch_events(settings))),
         (
@@ -316,7 +316,7 @@ def find_names(settings: Settings, found: Examination, texts: Mapping[str, str])
     for host in _URL.findall(" ".join(texts.values())):
         if any(character.isalpha() for character in host) and not host.startswith("["):
             names.setdefault(host, "host")
-    names |= _find_object_names(texts.get("claims.json", ""))
+    names |= _find_object_names(texts.get(CLAIMS_FILE, ""))
     names |= _find_object_names(texts.get("events.json", ""))
     cluster = _find_cluster_names(found.surroundings.cluster, settings.driver_name)
     files = dict.fromkeys(_iter_files(settings, found), "file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import textwrap
 from collections import Counter
@@ -26,7 +27,7 @@ from dranet.terminal import (
     never_fail_to_print,
     print_document,
 )
-from dranet.view.bundle import describe_manifest, read_bundle
+from dranet.view.bundle import describe_manifest, is_bundle, read_bundle
 from dranet.view.node_view import serialize
 from dranet.view.options import add_node_config_flag, add_settings_group, settings_from
 from dranet.view.output import check_output
@@ -174,6 +175,7 @@ def run(options: argparse.Namespace) -> int:
     ignored = _parse_ignored(options.ignore)
     if options.read:
         return _show_bundle(options, ignored)
+    _refuse_bundle(getattr(options, "facts_file", ""))
     require_linux("dranet doctor", "with -f BUNDLE it shows what one found elsewhere")
     from dranet.cli.doctor.examine import examine, look_below
 
@@ -184,23 +186,38 @@ def run(options: argparse.Namespace) -> int:
     found = examine(settings, root, _print_progress if options.bundle else lambda _: None)
     findings = _leave_out(found.findings, ignored)
     document = build_document(findings, settings, ignored)
+    left_out = len(found.findings) - len(findings)
     if options.bundle != STANDARD_OUTPUT:  # the archive goes there, and the findings are in it
-        _print(findings, document, options)
+        _print(findings, document, options, left_out)
     if options.bundle:
         _write_bundle(options, look_below(settings, root), found)
     return _exit_code(findings, options.fail_on)
+
+
+def _refuse_bundle(capture: str) -> None:
+    """Raises SettingsError: all but its devices would be judged by this machine."""
+    path = Path(capture)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return  # the error comes when it is read as a capture; a pipe can be read only once
+    with path.open("rb") as stream:
+        start = stream.read(2)
+    if is_bundle(start):
+        hint = f"dranet doctor -f {capture} shows what the doctor found where it was made"
+        raise SettingsError(f"--capture {capture}: is a support bundle", hint=hint)
 
 
 def _leave_out(findings: Sequence[Finding], ignored: Collection[str]) -> list[Finding]:
     return [f for f in sort_for_people(findings) if f.id not in ignored or f.severity is Severity.OK]
 
 
-def _print(findings: Sequence[Finding], document: Mapping[str, object], options: argparse.Namespace) -> None:
+def _print(
+    findings: Sequence[Finding], document: Mapping[str, object], options: argparse.Namespace, ignored: int
+) -> None:
     if options.output != "text":
         print_document(serialize(document, options.output))
     else:
         never_fail_to_print()
-        print("\n".join(render(findings, find_screen(), shows_all=options.all)))
+        print("\n".join(render(findings, find_screen(), shows_all=options.all, ignored=ignored)))
 
 
 def _exit_code(findings: Sequence[Finding], fail_on: str) -> int:
@@ -212,13 +229,15 @@ def _show_bundle(options: argparse.Namespace, ignored: Collection[str]) -> int:
     """Print what the doctor found where the bundle was made."""
     manifest, document = read_bundle(options.read)
     try:
-        findings = _leave_out(list(map(parse_finding, document["findings"])), ignored)
+        everything = list(map(parse_finding, document["findings"]))
+        findings = _leave_out(everything, ignored)
         about = describe_manifest(manifest, options.read)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # a stranger may have made it
         raise SettingsError(
             f"-f {options.read}: the bundle has other fields than this dranet reads"
         ) from error
-    _print(findings, {**document, "findings": [finding.to_json() for finding in findings]}, options)
+    shown = {**document, "findings": [finding.to_json() for finding in findings]}
+    _print(findings, shown, options, len(everything) - len(findings))
     if options.output == "text":
         print(about)
     return _exit_code(findings, options.fail_on)
@@ -293,7 +312,9 @@ def sort_for_people(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda one: (WORST_FIRST.index(one.severity), parts.index(one.part)))
 
 
-def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = False) -> Iterator[str]:
+def render(
+    findings: Sequence[Finding], screen: Screen, *, shows_all: bool = False, ignored: int = 0
+) -> Iterator[str]:
     """A table, worst first; below what asks for something, why it matters and what to do. Then the sum."""
     shown = [finding for finding in findings if shows_all or finding.severity is not Severity.OK]
     rows = [(finding.severity.value, finding.part, _describe(finding)) for finding in shown]
@@ -308,7 +329,7 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
             yield from _explain("fix", finding.fix, screen)
     if shown:
         yield ""
-    yield _sum_up(findings, shows_all=shows_all)
+    yield _sum_up(findings, ignored, shows_all=shows_all)
 
 
 def _describe(finding: Finding) -> str:
@@ -323,10 +344,11 @@ def _explain(label: str, text: str, screen: Screen) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _sum_up(findings: Sequence[Finding], *, shows_all: bool) -> str:
+def _sum_up(findings: Sequence[Finding], ignored: int, *, shows_all: bool) -> str:
     counts = Counter(finding.severity for finding in findings)
     bad = [severity for severity in WORST_FIRST if severity is not Severity.OK and counts[severity]]
     total = ", ".join([f"{counts[Severity.OK]} ok", *(count_of(counts[one], one) for one in bad)])
+    total += f", {ignored} ignored" if ignored else ""
     if shows_all:
         return total
     rest = "explains the notes and lists what is ok" if counts[Severity.NOTE] else "lists them"

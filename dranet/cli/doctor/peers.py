@@ -175,7 +175,7 @@ _NOT_SHOWN = "what it knows of the kubelet and the runtime cannot be shown"
 def no_answer(bind_address: str) -> Finding:
     return _silent(
         f"no driver answers on {bind_address}",
-        "what the kubelet and the runtime can do is seen by a running driver alone",
+        "only a running driver sees what the kubelet and the runtime can do",
         "start it and look again; --bind-address is where it answers",
     )
 
@@ -346,7 +346,7 @@ def not_asked(why: str) -> Finding:
 
 def _no_api_server(error: DranetError) -> Finding:
     fix = error.hint or "is --kubeconfig right, or is this the driver's pod?"
-    return _problem(error.message, "devices are not published and claims not prepared", fix)
+    return _problem(error.message, "no devices are published and no claims are prepared", fix)
 
 
 def _problem(seen: str, matters: str, fix: str) -> Finding:

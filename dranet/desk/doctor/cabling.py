@@ -60,7 +60,7 @@ def silent(seen: Surroundings) -> Iterator[Evaluation]:
     wires = find_wires(seen.node, seen.settings.offer_link_kinds)
     offered = [link.ifname for link in wires if link.ifname in seen.offered_links and link.carrier]
     if missing := [name for name in offered if name not in known]:
-        yield note(f"no LLDP neighbour on {join(missing)}")
+        yield note(f"no LLDP neighbor on {join(missing)}")
     elif offered:
         yield fine(f"a switch announces itself on {count_of(len(offered), 'NIC')}")
 

@@ -31,7 +31,7 @@ def parse_speed(text: str) -> float:
     "the PCIe link of each NIC against what card and slot can",
     matters="A link at half its width or speed carries half: x8 of Gen5 is 252 Gbit/s, not enough for a "
     "port of 400.",
-    fix="Seat the card again, look at riser and slot, and at the link speed in the firmware; then boot.",
+    fix="Seat the card again, look at riser and slot, and at the link speed in the firmware; then reboot.",
 )
 def link(seen: Surroundings) -> Iterator[Evaluation]:
     nics = sorted({link.pci_address for link in seen.physical_links} | {d.pci_address for d in seen.rdma})

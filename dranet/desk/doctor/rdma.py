@@ -23,7 +23,7 @@ RDMA = "rdma"
     matters="In shared mode each pod sees the RDMA devices of the whole node in sysfs, and counters and "
     "state of them; what it can open is bounded by its device nodes alone. In exclusive mode a device is "
     "in one pod, as its interface is.",
-    fix="For exclusive mode: `echo options ib_core netns_mode=0 > /etc/modprobe.d/ib_core.conf`, then boot "
+    fix="For exclusive mode: `echo options ib_core netns_mode=0 > /etc/modprobe.d/ib_core.conf`, then reboot "
     "(`rdma system set netns exclusive` works only while no other network namespace exists). Shared "
     "mode is right where other device plugins give out RDMA, or pods share one device.",
 )
@@ -226,7 +226,7 @@ def acs(seen: Surroundings) -> Iterator[Evaluation]:
     "whether an IOMMU translates what RDMA NICs and GPUs address",
     matters="Each access is looked up in the IOMMU's tables and goes by the CPU, also between devices of "
     "one switch.",
-    fix="`iommu=pt` on the kernel's command line (on Arm: `iommu.passthrough=1`), then boot; or switch the "
+    fix="`iommu=pt` on the kernel's command line (on Arm: `iommu.passthrough=1`), then reboot; or switch the "
     "IOMMU off in the firmware. Leave it as it is where virtual machines get these devices.",
 )
 def iommu(seen: Surroundings) -> Iterator[Evaluation]:

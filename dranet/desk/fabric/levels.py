@@ -20,7 +20,7 @@ class Source(Struct, frozen=True):
         return tuple(name for name, _ in self.levels)
 
 
-LLDP = Source("lldp", "LLDP neighbours", (("unit", ""),))
+LLDP = Source("lldp", "LLDP neighbors", (("unit", ""),))
 """One level: LLDP shows the leaf switches, and nothing above them."""
 
 

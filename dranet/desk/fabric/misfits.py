@@ -171,7 +171,7 @@ class _Judge:
             most = f"{count_of(others, 'other NIC')} of this model {_has(others)} one"
             fix = f"check the cable and the transceiver of {link.name}, and LLDP on the switch port"
         state = " and its link is down" if link.speed_mbps is None else ""
-        text = f"{link.name} has no LLDP neighbour{state}; {most}"
+        text = f"{link.name} has no LLDP neighbor{state}; {most}"
         return Misfit(MisfitKind.NOT_CABLED, (link,), text, fix, (link.node,))
 
     def _judge_rails(self, misplaced: set[tuple[str, str]]) -> Iterator[Misfit]:

@@ -235,7 +235,7 @@ def _pin_tooltip(
 ) -> str:
     if len(nodes) > 1:
         return printable(f"{link.name} of {count_of(len(nodes), 'node')}")
-    where = f"{fabric.switches[link.switch]} {link.port}" if link.is_cabled else "no LLDP neighbour"
+    where = f"{fabric.switches[link.switch]} {link.port}" if link.is_cabled else "no LLDP neighbor"
     texts = [one.text for one in by_node.get(link.node, ()) if link in one.links]
     return printable(": ".join((f"{link.node} {link.name}", where))) + "".join(
         f"\n{printable(text)}" for text in texts

@@ -146,13 +146,38 @@ class _Reader:
     def _sort_events(self) -> dict[str, list[JsonObject]]:
         """By the host that has reported them; by the pod or claim they are about where none has."""
         found: dict[str, list[JsonObject]] = defaultdict(list)
+        uids = dict(_iter_uids(self._objects.claims or ()))
         for event in self._objects.events:
+            if _is_of_earlier(event, uids):
+                continue
             source = event.get("source") or {}
             component = event.get("reportingComponent") or source.get("component")
             host = event.get("reportingInstance") or source.get("host")
             if event.get("type") == WARNING_EVENT and component == self._driver and host:
                 found[str(host)].append(event)
         return found
+
+
+_Named = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+
+def _iter_uids(claims: Iterable[JsonObject]) -> Iterator[tuple[_Named, str]]:
+    """The UIDs of claims, and of the pods that they are reserved for."""
+    for claim in claims:
+        namespace, _, name = label_of(claim).partition("/")
+        yield ("ResourceClaim", namespace, name), str(claim["metadata"].get("uid") or "")
+        for user in (claim.get("status") or {}).get("reservedFor") or ():
+            if user["resource"] == "pods":
+                yield ("Pod", namespace, str(user["name"])), str(user.get("uid") or "")
+
+
+def _is_of_earlier(event: JsonObject, uids: Mapping[_Named, str]) -> bool:
+    """Whether it is about an object that is gone and whose name another one has now."""
+    about = event.get("involvedObject") or {}
+    named = (str(about.get("kind")), str(about.get("namespace")), str(about.get("name")))
+    now, then = uids.get(named), about.get("uid")
+    return bool(now and then and now != then)
 
 
 def _key(body: JsonObject, device: str) -> DeviceKey:

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from msgspec.structs import replace
-
 from dranet.claims.alignment import Verdict, build_condition
 from dranet.driver.reports.reporter import RecentEvent
 from dranet.driver.status_page.content import Content, SeenClaim
 from dranet.health import DeviceHealth
+from dranet.inventory.held import keep_link_names
 from dranet.inventory.policy import Decision
 from dranet.model.device import MEGABIT, Device
 from dranet.model.findings import Finding, Severity
@@ -24,6 +23,7 @@ from dranet.pictures.boxes import Mark, build_picture
 from dranet.pictures.layout import PAGE, PHONE, lay_out
 from dranet.pictures.summary import (
     DeviceSummarizer,
+    DeviceSummary,
     Look,
     bandwidth_text,
     choose_hardware,
@@ -137,23 +137,6 @@ def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
     return holders
 
 
-def keep_link_names(content: Content) -> Iterator[Decision]:
-    """Yield the decisions; a NIC in a pod has the name that its link had, and will have, on the node."""
-    names = {
-        prepared.device.name: prepared.plan.host.ifname
-        for seen in content.claims
-        for prepared in seen.record.devices
-        if prepared.plan is not None and prepared.plan.host is not None
-    }
-    taken = {link.ifname for link in content.facts.links}
-    for decision in content.decisions:
-        ifname = names.get(decision.device.name, "")
-        if decision.device.ifname or ifname in taken:
-            yield decision
-        else:
-            yield replace(decision, device=replace(decision.device, ifname=ifname))
-
-
 def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[str]]) -> Html:
     shown = choose_hardware(look)
     hidden = len(look.inventory) - len(shown)
@@ -163,8 +146,22 @@ def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[st
     important_first = sorted(shown, key=lambda one: not (one.published or one.device.name in holders))
     names, reader = name_hardware(look), DeviceSummarizer(look.facts)
     allocated = sum_bandwidth(seen.record for seen in content.claims)
+    here = {link.ifname for link in content.facts.links}
+    left = holders.keys() - {one.device.name for one in shown if one.device.ifname in here}
+
+    def state(device: Device) -> Html:
+        link = "in a pod" if device.name in left else reader.read(device).state
+        return _device_state(link, content.health.get(device.name))
+
     rows = [
-        _device_row(decision, names.get(decision.device.name, ""), reader, content.health, holders, allocated)
+        _device_row(
+            decision,
+            names.get(decision.device.name, ""),
+            reader.read(decision.device),
+            state(decision.device),
+            holders,
+            allocated,
+        )
         for decision in important_first[:MOST_DEVICES]
     ]
     devices = table(f"{summarize(shown, shows_all=True)}.", _DEVICES_HEADER, rows)
@@ -180,19 +177,19 @@ def _left_out(count: int, where: str) -> Html:
 def _software(count: int) -> Html:
     if not count:
         return EMPTY
-    words = "1 link that software made is" if count == 1 else f"{count} links that software made are"
+    words = "1 virtual link is" if count == 1 else f"{count} virtual links are"
     return note(f"{words} not offered and not shown: dranet devices --all lists them.")
 
 
 def _device_row(
     decision: Decision,
     short_name: str,
-    reader: DeviceSummarizer,
-    health: Mapping[str, DeviceHealth],
+    summary: DeviceSummary,
+    state: Html,
     holders: Mapping[str, Sequence[str]],
     allocated: Mapping[str, int],
 ) -> tuple[str, ...]:
-    device, summary = decision.device, reader.read(decision.device)
+    device = decision.device
     second = " · ".join(filter(None, (short_name, str(device.kind), summary.model)))
     numa = "" if device.numa_node is None else f"NUMA {device.numa_node}"
     return (
@@ -200,7 +197,7 @@ def _device_row(
         join(map(name, filter(None, (device.ifname, device.rdma_device))), " · "),
         " · ".join(filter(None, (device.pci_address, numa))),
         join([summary.rate or summary.speed, _device_bandwidth(device, allocated.get(device.name, 0))]),
-        _device_state(summary.state, device.name in holders, health.get(device.name)),
+        state,
         "yes" if decision.published else f"no: it {decision.reason or 'is not offered'}",
         join(map(name, holders.get(device.name, ())), ", "),
     )
@@ -215,8 +212,7 @@ def _word(good: bool, yes: str, no: str) -> Html:
     return element("span", yes if good else no, class_="good" if good else "bad")
 
 
-def _device_state(state: str, is_held: bool, health: DeviceHealth | None) -> Html:
-    link = "in a pod" if is_held and not state else state
+def _device_state(link: str, health: DeviceHealth | None) -> Html:
     if health is None or (health.healthy is None and not health.message):
         return join([link])
     state = "health unknown" if health.healthy is None else _word(health.healthy, "healthy", "unhealthy")
@@ -409,7 +405,8 @@ def render(content: Content) -> bytes:
 
 
 def _sections(content: Content) -> Iterator[Html]:
-    look = Look(content.facts, tuple(keep_link_names(content)))
+    records = [seen.record for seen in content.claims]
+    look = Look(content.facts, tuple(keep_link_names(content.decisions, records, content.facts)))
     holders = find_holders(content.claims)
     yield _section("claims", show_claims(content))
     yield _section("topology", _picture(content, look, holders))
@@ -420,6 +417,10 @@ def _sections(content: Content) -> Iterator[Html]:
 
 def _section(name: str, *content: str) -> Html:
     return element("section", element("h2", _TITLES[name], id=name), *content, aria_labelledby=name)
+
+
+_ROLES = {"on-duty": "active"}
+"""The metric's label is older than the word of the documentation."""
 
 
 def _header(content: Content) -> Html:
@@ -433,7 +434,7 @@ def _header(content: Content) -> Html:
     facts = [
         f"driver {driver.name}",
         f"dranet {driver.version}",
-        f"instance {driver.state}",
+        f"instance {_ROLES.get(driver.state, driver.state)}",
         f"running for {ago(driver.started_at, content.now)}",
         join(["as of ", show_time(content.now)]),
     ]
@@ -479,7 +480,7 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
     held, faulty = len(holders), len(faults)
     shown = f"{summarize(choose_hardware(look), shows_all=True)}; {held} held by pods; {faulty} with faults."
     caption = element(
-        "figcaption", f"GPUs and NICs by their place: {shown} The table of devices has the same as text."
+        "figcaption", f"GPUs and NICs by their place: {shown} The table below shows the same as text."
     )
     # On a narrow screen the region scrolls, also by keyboard.
     box = element(
@@ -527,5 +528,5 @@ def _findings(findings: Sequence[Finding]) -> Html:
     shown = table(
         "What the API server, the kubelet and the runtime can do, as seen by the driver", header, rows
     )
-    hint = element("p", "More is examined by ", element("code", "dranet doctor"), ".", class_="empty")
+    hint = element("p", element("code", "dranet doctor"), " checks more.", class_="empty")
     return join([shown, hint])

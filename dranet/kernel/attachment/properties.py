@@ -316,7 +316,7 @@ def _route_text(route: Route) -> str:
 
 
 def neighbour_what(neighbour: Neighbour) -> str:
-    return f"{'proxy ' if neighbour.proxy else ''}neighbour {neighbour.address}"
+    return f"{'proxy ' if neighbour.proxy else ''}neighbor {neighbour.address}"
 
 
 def traffic_what(item: TrafficControl) -> str:

@@ -65,7 +65,7 @@ _REQUESTS = (SetLink, SetToken, AddAddress, SetUp, AddRoute, AddNeighbour)
 """What is one request about the link; consecutive ones go out together."""
 
 _IPV6_OFF = (
-    "IPv6 is off in the pod: set interface.ipv6.enabled to true, or leave the node's routes and neighbours "
+    "IPv6 is off in the pod: set interface.ipv6.enabled to true, or leave the node's routes and neighbors "
     "there with interface.inheritRouting: false"
 )
 _HINTS = {

@@ -394,7 +394,7 @@ def dump_neighbours_request(ifindex: int, proxies: bool = False) -> Request:
     """Ask for the neighbours of one link, both families, or for what it answers for on behalf of others."""
     flags = NTF_PROXY if proxies else 0
     body = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, flags, 0) + attribute_u32(NDA_IFINDEX, ifindex)
-    return Request(RTM_GETNEIGH, body, operation="read neighbours")
+    return Request(RTM_GETNEIGH, body, operation="read neighbors")
 
 
 def add_neighbour_request(ifindex: int, neighbour: Neighbour, link: str) -> Request:
@@ -404,7 +404,7 @@ def add_neighbour_request(ifindex: int, neighbour: Neighbour, link: str) -> Requ
     body += attribute(NDA_DST, socket.inet_pton(family, neighbour.address))
     if neighbour.mac:
         body += attribute(NDA_LLADDR, mac_bytes(neighbour.mac))
-    operation = f"add neighbour {neighbour.address}"
+    operation = f"add neighbor {neighbour.address}"
     return Request(RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE, operation, link)
 
 

@@ -78,7 +78,7 @@ class RouteConfig(Part):
     )
     source: Ip | None = Field("preferred source address", examples=["192.168.10.5"])
     scope: Annotated[int, AfterValidator(OneOf(SCOPE_UNIVERSE, SCOPE_LINK))] | None = Field(
-        "0 universe; 253 link: neighbours reached directly, no gateway", examples=[253]
+        "0 universe; 253 link: neighbors reached directly, no gateway", examples=[253]
     )
     table: UInt32 | None = Field("routing table; 0 and absent are main. Not with a VRF", examples=[100])
     metric: UInt32 | None = Field("among equal destinations the lowest wins", examples=[50])
@@ -156,7 +156,7 @@ class NeighbourConfig(Part):
 
     identity_words = "destination"
 
-    destination: Ip = Field("address of the neighbour", examples=["192.168.10.9"])
+    destination: Ip = Field("address of the neighbor", examples=["192.168.10.9"])
     hardware_addr: LinkAddress = Field(
         "its hardware address, which may be a multicast one", examples=["02:00:00:00:00:09"]
     )
@@ -333,7 +333,7 @@ class InterfaceConfig(Part):
         examples=["storage"],
     )
     inherit_routing: bool | None = Field(
-        "`false`: the node's routes, policy rules and permanent neighbours of this link stay on the node. "
+        "`false`: the node's routes, policy rules and permanent neighbors of this link stay on the node. "
         "Absent or `true`: they come along",
         examples=[False],
     )

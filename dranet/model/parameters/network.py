@@ -236,7 +236,7 @@ class NetworkConfig(Part):
     interface: InterfaceConfig = Field("the link in the pod")
     routes: Entries[RouteConfig] = Field("routes through the device")
     rules: Entries[RuleConfig] = Field("policy rules of the pod. Not with a VRF, which brings its own")
-    neighbors: Entries[NeighbourConfig] = Field("permanent neighbours on the device")
+    neighbors: Entries[NeighbourConfig] = Field("permanent neighbors on the device")
     ethtool: EthtoolConfig = Field("settings of the device")
     sysctls: Annotated[
         dict[Annotated[str, Field(min_length=1, max_length=255)], SysctlValue], BeforeValidator(without_nulls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -135,7 +136,16 @@ def test_what_is_known_and_accepted_is_ignored_by_its_id(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, FINE, AWAY, GATE, arguments=("--ignore", "runtime-nri,api-field")) == 0
-    assert capsys.readouterr().out == "1 ok (--all lists them)\n"
+    assert capsys.readouterr().out == "1 ok, 2 ignored (--all lists them)\n"
+
+
+def test_a_bundle_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "bundle.tgz"
+    bundle.write_bytes(gzip.compress(b""))
+    assert main(["doctor", "--capture", str(bundle)]) == 2
+    said = capsys.readouterr().err
+    assert f"--capture {bundle}: is a support bundle" in said
+    assert f"dranet doctor -f {bundle}" in said
 
 
 def test_an_id_that_nothing_has_is_a_mistake_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:

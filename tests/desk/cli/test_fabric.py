@@ -28,9 +28,9 @@ leaf-1-0  4      gpu-[4-7]  32/32  0-7    400G   leaf-1-[0-7]  -
 
 MISFIT         NODE   WHAT, AND WHAT TO DO
 SwappedCables  gpu-2  the cables of eth3 (leaf-0-5 Ethernet1/3) and eth5 (leaf-0-3 Ethernet1/3) are swapped; exchange the two cables at the node, or at leaf-0-5 Ethernet1/3 and leaf-0-3 Ethernet1/3
-NoNeighbour    gpu-1  eth1 has no LLDP neighbour and its link is down; 3 other nodes of its unit have it on leaf-0-1; check cable and transceiver between eth1 and leaf-0-1, and LLDP on that port
+NoNeighbour    gpu-1  eth1 has no LLDP neighbor and its link is down; 3 other nodes of its unit have it on leaf-0-1; check cable and transceiver between eth1 and leaf-0-1, and LLDP on that port
 
-8 nodes in 2 units, 16 switches, 2 misfits; known from LLDP neighbours
+8 nodes in 2 units, 16 switches, 2 misfits; known from LLDP neighbors
 """  # noqa: E501
 
 
@@ -65,7 +65,7 @@ def test_each_unit_is_a_row_and_each_misfit_names_its_fix(fleet: str, capsys: Ca
 def test_a_fabric_that_fits_ends_with_0(tmp_path: Path, capsys: CaptureFixture) -> None:
     code, text, _ = run(capsys, "-f", write(tmp_path, make_slices(cable(1, 2).values())))
     assert code == 0
-    assert text.endswith("2 nodes in 1 unit, 8 switches, no misfits; known from LLDP neighbours\n")
+    assert text.endswith("2 nodes in 1 unit, 8 switches, no misfits; known from LLDP neighbors\n")
 
 
 def test_five_hundred_nodes_are_a_row_for_each_unit(tmp_path: Path, capsys: CaptureFixture) -> None:

@@ -96,7 +96,7 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
                 settings=Settings(lldp=Lldp.LISTEN),
             ),
             NOTE,
-            "no LLDP neighbour on",
+            "no LLDP neighbor on",
         ),
     ),
     "nri-off": ((with_runtime(nri=False), PROBLEM, "/etc/containerd/config.toml"),),
@@ -229,7 +229,11 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
     "irqbalance": ((with_host(processes=(*(HOST.processes or ()), Process(7, "irqbalance"))), NOTE, "runs"),),
     "clock-adrift": ((with_tuning(clock_is_synchronised=False), NOTE, "not synchronised"),),
     "not-visible": (
-        (with_host(unseen=(Unseen("the node's processes", "another process namespace"),)), NOTE, "processes"),
+        (
+            with_host(unseen=(Unseen("the node's processes", "this process namespace is not the node's"),)),
+            NOTE,
+            "processes",
+        ),
         (with_host(runtime=None), NOTE, "the runtime's configuration"),
     ),
 }

@@ -104,7 +104,7 @@ def test_a_nic_without_neighbour_is_compared_with_the_other_nodes() -> None:
     misfit = only(cabling)
     assert misfit.kind is MisfitKind.NOT_CABLED
     assert misfit.text == (
-        "eth4 has no LLDP neighbour and its link is down; 3 other nodes of its unit have it on leaf-0-4"
+        "eth4 has no LLDP neighbor and its link is down; 3 other nodes of its unit have it on leaf-0-4"
     )
 
 

@@ -110,7 +110,7 @@ def event(node: str, reason: str, message: str, kind: str = "Pod", count: int = 
         "message": message,
         "count": count,
         "lastTimestamp": f"2026-11-27T10:00:{count:02}Z",
-        "involvedObject": {"kind": kind, "namespace": "team-a", "name": "train"},
+        "involvedObject": {"kind": kind, "namespace": "team-a", "name": "train", "uid": "u"},
         "reportingComponent": "dra.net",
         "reportingInstance": node,
         "source": {"component": "dra.net", "host": node},

@@ -221,6 +221,18 @@ def test_events_of_other_components_and_of_alignment_which_the_claim_shows_do_no
     assert problems(read(events=[foreign, event("a", "MisalignedTopology", "x")])) == []
 
 
+@pytest.mark.parametrize("kind", ["Pod", "ResourceClaim"])
+def test_an_event_of_an_object_that_is_gone_is_not_of_the_next_one_of_its_name(kind: str) -> None:
+    found = event("a", "RunsWithoutDevices", "x", kind)
+    train = claim("train", "a", ["nic-0"])
+    train["metadata"]["uid"] = "u"
+    (user,) = train["status"]["reservedFor"]
+    user["name"] = "train"
+    assert len(problems(read(claims=[train], events=[found]))) == 1
+    train["metadata"]["uid"] = user["uid"] = "another"
+    assert problems(read(claims=[train], events=[found])) == []
+
+
 def test_what_may_not_be_read_makes_no_problem() -> None:
     found = read(claims=None, nodes=None, pods=None)
     assert problems(found) == []

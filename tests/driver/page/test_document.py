@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -95,9 +96,26 @@ def test_a_full_node_says_who_has_what_how_near_and_what_is_wrong() -> None:
         "pci-0000-40-00-0 is PIX to it and held by claim train/llama-worker-2-nics",
         "link-down: enp79s0np0 has no carrier",
         "no: it is the node's uplink: eno3 carries a default route",
-        "10 links that software made are not offered and not shown: dranet devices --all lists them.",
+        "10 virtual links are not offered and not shown: dranet devices --all lists them.",
     ):  # fmt: skip
         assert words in shown
+
+
+def test_what_has_left_the_node_has_one_state_and_what_is_here_that_of_its_link() -> None:
+    page = render(contents.full()).decode()
+    devices = page[page.index('id="devices"') :]
+    rows = re.findall(
+        r'scope="row"[^>]*>(?:<span[^>]*>)?([^<]*).*?data-label="State"><div>(\w[\w ]*)', devices
+    )
+    states = {device: state.strip() for device, state in rows}
+    assert states["pci-0000-18-00-0"] == states["gpu-0000-1b-00-0"] == "in a pod"
+    assert states["pci-0000-40-00-0"] == "up", "its pod waits"
+
+
+def test_the_header_has_the_documentations_word_for_the_instance() -> None:
+    shown = " ".join(read(contents.full()).text)
+    assert "instance active" in shown
+    assert "on-duty" not in shown.partition("Parts of the driver")[0]
 
 
 def test_bandwidth_is_told_of_the_device_and_of_the_claim_that_has_it() -> None:

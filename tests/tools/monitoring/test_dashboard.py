@@ -71,11 +71,8 @@ def test_every_panel_says_what_it_shows() -> None:
     assert all(len(panel["description"]) > 3 for panel in PANELS)
 
 
-def test_pages_that_descriptions_name_exist() -> None:
-    root = Path(__file__).parents[3]
-    for panel in PANELS:
-        for page in re.findall(r"docs/[\w/-]+\.md", panel["description"]):
-            assert (root / page).exists()
+def test_descriptions_name_no_path_of_the_repository() -> None:
+    assert [panel["description"] for panel in PANELS if "docs/" in panel["description"]] == []
 
 
 def test_panels_that_the_page_names_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def test_the_scrape_config_sees_to_what_the_pod_monitor_sees_to() -> None:
         name: by_hand[name] for name in ("__address__", "node")
     }
     assert "pod" not in by_hand
+
+
+@pytest.mark.process
+def test_the_command_gives_every_alert_a_link_that_works_anywhere(tmp_path: Path) -> None:
+    (command,) = re.findall(r"```sh\n(sed .*?)\n```", PAGE, re.DOTALL)
+    charts = tmp_path / "charts"
+    charts.symlink_to(Path(__file__).parents[3] / "charts")
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    groups = yaml.safe_load((tmp_path / "rules.yaml").read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert alerts
+    for rule in alerts:
+        anchor = rule["alert"].lower()
+        assert rule["annotations"]["runbook_url"] == f"https://wiki.example.com/dranet-alerts#{anchor}"
 
 
 def test_commands_of_alerts_are_for_the_release_that_is_installed() -> None:

@@ -101,6 +101,14 @@ def test_the_page_is_not_stale() -> None:
     assert (DOCS / "reference/alerts.md").read_text() == alerts_page(), "run `make docs`"
 
 
+def test_the_page_of_alerts_has_words_for_templates_and_a_name_for_each_link() -> None:
+    page = alerts_page()
+    assert "{{" not in page
+    for line in page.splitlines():
+        names = re.findall(r"\[([^]]+)\]\(", line.partition(" More: ")[2])
+        assert len(names) == len(set(names)), line
+
+
 def test_commands_are_ones_that_there_are() -> None:
     for alert in ALERTS:
         assert alert.command.startswith("kubectl ")
