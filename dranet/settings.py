@@ -289,7 +289,7 @@ class Settings(Struct, frozen=True):
         Path("/run/dranet-lldp/neighbors.json"),
         accept.absolute_path,
         "with lldp lldpd: what the node writes here again and again with `lldpcli -f json show neighbors "
-        "details`; a neighbour holds for its TTL after the file was written",
+        "details`; a neighbor holds for its TTL after the file was written",
     )
     rail_pattern: str = _setting(
         "",

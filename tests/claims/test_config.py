@@ -182,7 +182,7 @@ def test_a_conflict_within_one_config_is_told_at_its_field() -> None:
         (
             {"interface": {"ipv6": {"enabled": False}}},
             {"routes": [{"destination": "fd01::/64", "gateway": "fd00::1"}]},
-            f"{CLASS}.interface.ipv6.enabled: must not be false with an IPv6 route or neighbour",
+            f"{CLASS}.interface.ipv6.enabled: must not be false with an IPv6 route or neighbor",
         ),
     ],
 )

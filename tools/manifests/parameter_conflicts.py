@@ -251,7 +251,7 @@ def _of_ipv6() -> Iterator[Conflict]:
             f"{name}WithoutIpv6",
             f"{_IS_INTERFACE} && {_is_without_ipv6(f'{_O}.interface')} && {is_a('list', _O, name)} && {v6}",
             quote(".interface.ipv6.enabled"),
-            quote("must not be false with an IPv6 route or neighbour"),
+            quote("must not be false with an IPv6 route or neighbor"),
             "interface.ipv6.enabled",
             f"{name}[].destination",
         )

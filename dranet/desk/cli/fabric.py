@@ -41,7 +41,7 @@ _OF_NODES = (*_FOR_PEOPLE, "json", "yaml")
 _DESCRIPTION = """\
 Show how the nodes of a cluster are cabled, from the ResourceSlices that the
 driver publishes: which leaf switch each NIC is on, which nodes are close to
-each other, and what does not fit. Without LLDP neighbours the hierarchy comes
+each other, and what does not fit. Without LLDP neighbors the hierarchy comes
 from the placement that a cloud reports. Changes nothing.
 
   dranet fabric
@@ -161,7 +161,7 @@ def render_form(fabric: Fabric, form: str, driver: str, nodes: Sequence[str], sc
         return "\n".join(render(fabric, screen, is_wide=form == "wide"))
     if form != "svg" and not fabric.places:
         raise NotFoundError(
-            "no node has an LLDP neighbour or a placement in a cloud: there is no hierarchy to export",
+            "no node has an LLDP neighbor or a placement in a cloud: there is no hierarchy to export",
             hint="docs/networking/fabric.md names what publishes them",
         )
     return _EXPORTS[form](fabric, driver)

@@ -142,7 +142,7 @@ def _summarize(fabric: Fabric) -> Iterator[str]:
     if placed:
         yield f"{', '.join(parts)}; known from {' and '.join(source.title for source in fabric.sources)}"
     else:
-        yield "no node has an LLDP neighbour or a placement in a cloud"
+        yield "no node has an LLDP neighbor or a placement in a cloud"
     if fabric.unplaced:
         yield f"place unknown: {count_of(len(fabric.unplaced), 'node')} ({_names(fabric.unplaced)})"
     if fabric.conflicts:
@@ -170,7 +170,7 @@ def render_node(fabric: Fabric, name: str, driver: str, screen: Screen) -> Itera
     labels = build_labels(fabric, driver)[name]
     yield from (f"label {key}={value}" for key, value in labels.items())
     if not labels:
-        yield "place unknown: no LLDP neighbour and no placement in a cloud"
+        yield "place unknown: no LLDP neighbor and no placement in a cloud"
     yield from _render_misfits(misfits, screen)
 
 

@@ -277,17 +277,19 @@ def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterOb
     Raises:
         SettingsError: a file that cannot be read or is no capture; a setting that is wrong.
     """
+    from dranet.inventory.held import name_pods
     from dranet.inventory.offer import take_inventory
     from dranet.view.node_view import NodeView, build_slice_objects
-    from dranet.view.options import read_capture
+    from dranet.view.options import read_capture_and_pods
     from dranet.view.policy import load_policy
 
     policy = load_policy(settings)
     found = ClusterObjects()
     seen: Counter[str] = Counter()
     for path in map(str, paths):
-        facts = read_capture(path, "--capture").facts
-        look = NodeView(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
+        capture, pods = read_capture_and_pods(path, "--capture")
+        facts = capture.facts
+        look = NodeView(facts, name_pods(take_inventory(facts, {}, policy), pods), policy, is_capture=True)
         name = _distinct(facts.host.name.lower() or "node", seen)  # as the kubelet does
         source = Source(name_of(path))
         found.looks[name] = look

@@ -270,7 +270,7 @@ class NetworkConfig(Part):
         yield from self._find_vrf_conflicts()
         destinations = [*(r.destination for r in self.routes), *(n.destination for n in self.neighbors)]
         if self.interface.ipv6.enabled is False and any(":" in destination for destination in destinations):
-            yield ("interface", "ipv6", "enabled"), "must not be false with an IPv6 route or neighbour"
+            yield ("interface", "ipv6", "enabled"), "must not be false with an IPv6 route or neighbor"
         if not self.interface.is_passthrough:
             for name in self.cpu_locality.asked:
                 yield (

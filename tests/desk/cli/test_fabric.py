@@ -139,7 +139,7 @@ def test_exports_are_written_in_spite_of_misfits_which_are_counted(
 def test_an_export_without_a_place_is_refused(tmp_path: Path, capsys: CaptureFixture) -> None:
     file = write(tmp_path, [make_slice("cpu-1", {"eth0": {"dra.net/ifName": {"string": "eth0"}}})])
     assert run(capsys, "-f", file)[1] == (
-        "no node has an LLDP neighbour or a placement in a cloud\nplace unknown: 1 node (cpu-1)\n"
+        "no node has an LLDP neighbor or a placement in a cloud\nplace unknown: 1 node (cpu-1)\n"
     )
     code, text, error = run(capsys, "-f", file, "-o", "slurm")
     assert (code, text) == (1, "")

@@ -346,7 +346,7 @@ CASES = {
     "wrongNeighborsWithoutIpv6": Case(
         {**interface(ipv6={"enabled": False}), **neighbour(destination="fd00::1")},
         {**interface(ipv6={"enabled": True}), **neighbour(destination="fd00::1")},
-        "must not be false with an IPv6 route or neighbour",
+        "must not be false with an IPv6 route or neighbor",
     ),
     "wrongIrqOfOther": Case(
         {**interface(type="macvlan"), "cpuLocality": {"irq": True}},
