@@ -207,7 +207,7 @@ _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|[0-9]{1,20})\s", re.MULT
 
 
 def read_processes(procfs: PseudoFiles) -> tuple[Process, ...] | None:
-    """Of several with the same name and limit, the first."""
+    """Return the first of each name and limit; None where the node is not visible."""
     if not sees_node(procfs):
         return None
     found: dict[tuple[str, str], Process] = {}
