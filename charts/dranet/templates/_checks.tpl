@@ -221,7 +221,7 @@ earlier chart exist. */}}
 names of objects Helm would delete the running drivers before the new ones are ready. */}}
 {{- define "dranet.checkInstalled" -}}
 {{- $root := . -}}
-{{- $remedy := "End the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" -}}
+{{- $remedy := "end the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" -}}
 {{- $defaults := (.Files.Get "files/driver.yaml" | fromYaml).defaults -}}
 {{- range $map := (lookup "v1" "ConfigMap" .Release.Namespace "").items -}}
 {{- $labels := $map.metadata.labels | default dict -}}
@@ -234,7 +234,7 @@ names of objects Helm would delete the running drivers before the new ones are r
 {{- $wasCalled := get $labels "app.kubernetes.io/name" -}}
 {{- $isCalled := get $wanted "app.kubernetes.io/name" -}}
 {{- if not (and (eq $wasCalled $isCalled) (has $map.metadata.name (list $fullname (printf "%s-%s" $fullname $from)))) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "nameOverride, fullnameOverride: this release has the ConfigMap %s (app.kubernetes.io/name %s), and its objects would be named %s (%s): Helm would delete the running drivers before the new ones are ready. Leave both as they were. To change them: %s" $map.metadata.name $wasCalled $fullname $isCalled $remedy)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "nameOverride, fullnameOverride: this release has the ConfigMap %s (app.kubernetes.io/name %s), and its objects would be named %s (%s): Helm would delete the running drivers before the new ones are ready. Leave both as they were. To change them, %s" $map.metadata.name $wasCalled $fullname $isCalled $remedy)) -}}
 {{- end -}}
 {{- range $name := list "driver_name" "state_dir" "kubelet_root" -}}
 {{- $old := get $before $name | default (get $defaults $name) | clean -}}
@@ -246,7 +246,7 @@ names of objects Helm would delete the running drivers before the new ones are r
 {{- end -}}
 {{- end -}}
 {{- if and $new (not (has $old $new)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s does not know the claims in use: their NICs would not be restored. %s" $name $old $map.metadata.name (join ", " ($new | uniq)) $remedy)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s does not know the claims in use: their NICs would not be restored. To change it, %s" $name $old $map.metadata.name (join ", " ($new | uniq)) $remedy)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

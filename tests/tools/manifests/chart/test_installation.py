@@ -163,7 +163,7 @@ async def test_an_upgrade_that_would_forget_the_claims_in_use_is_refused(
     with pytest.raises(helm.HelmError) as caught:
         await release.upgrade(after)
     assert says in str(caught.value)
-    assert "End the pods with claims, `helm uninstall`, then install" in str(caught.value)
+    assert ", end the pods with claims, `helm uninstall`, then install" in str(caught.value)
     await release.upgrade(before | {"podLabels": {"team": "net"}})
 
 
