@@ -113,12 +113,12 @@ pictures: setup ## draw the pictures of the docs again: the status page, and the
 	$(BIN)/python -m tests.driver.page
 	$(BIN)/python -m tests.tools.monitoring.pictures
 
-lock: setup ## update the locks of dependencies, with hashes and without addresses
-	$(BIN)/uv pip compile --quiet --python-platform linux --python-version 3.11 --generate-hashes --no-header --no-annotate \
+lock: setup ## update the locks of dependencies to the newest versions, with hashes and without addresses
+	$(BIN)/uv pip compile --quiet --upgrade --python-platform linux --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --no-emit-package argcomplete pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --no-emit-package dranet --extra pictures --group dev pyproject.toml testbed/pyproject.toml -o requirements-dev.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
 
 rootfs: setup ## build the image's root filesystem and archive without a container engine, into build/image-ARCH (amd64, arm64)

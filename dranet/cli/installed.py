@@ -131,13 +131,14 @@ def _judge_daemonset(driver: Driver) -> Iterator[str]:
     status = driver.daemonset.get("status") or {}
     name, namespace = driver.daemonset["metadata"]["name"], driver.daemonset["metadata"]["namespace"]
     wanted = status.get("desiredNumberScheduled", 0)
+    current = _count_current(driver)
     is_seen = status.get("observedGeneration", 0) >= driver.daemonset["metadata"].get("generation", 0)
     if is_seen and not wanted:
         yield f"problem: DaemonSet {name} selects no node"
         yield "  fix: compare nodeSelector, affinity and tolerations with `kubectl get nodes --show-labels`"
-    elif not is_seen or _count_current(driver) < wanted:
-        ready = f"{_count_current(driver)} of {count_of(wanted, 'node')}"
-        yield f"problem: DaemonSet {name} is ready on {ready}"
+    elif not is_seen or current < wanted:
+        version = "the new version of " if current < status.get("numberReady", 0) else ""
+        yield f"problem: {version}DaemonSet {name} is ready on {current} of {count_of(wanted, 'node')}"
         yield from (line for pod in driver.pods for line in _explain_pod(pod))
         yield f"  fix: read `kubectl -n {namespace} describe pod POD`, and the log of the pod"
 

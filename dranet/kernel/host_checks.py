@@ -210,14 +210,16 @@ _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|[0-9]{1,20})\s", re.MULT
 
 
 def read_processes(procfs: PseudoFiles) -> tuple[Process, ...] | None:
+    """Return the first of each name and limit; None where the node is not visible."""
     if not sees_node(procfs):
         return None
-    found = []
+    found: dict[tuple[str, str], Process] = {}
     for pid in procfs.numbered("."):
         name = _BY_COMM.get(procfs.text(f"{pid}/comm"))
         if name is not None:
-            found.append(Process(pid, name, _read_memlock(procfs, pid) if name in _LIMITED else ""))
-    return tuple(found)
+            memlock = _read_memlock(procfs, pid) if name in _LIMITED else ""
+            found.setdefault((name, memlock), Process(pid, name, memlock))
+    return tuple(found.values())
 
 
 def _read_memlock(procfs: PseudoFiles, pid: int) -> str:

@@ -30,7 +30,8 @@ def check_output(file: str, named_by: str, *, force: bool) -> Path:
     if not path.parent.is_dir():
         raise SettingsError(f"{named_by} {file}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):  # as the driver's container, whose root is read-only
-        hint = "write to standard output, into a file of yours"
+        way = "leave it out, and add" if named_by == "--output-file" else f"use {named_by} -"
+        hint = f"write to standard output, into a file of yours: {way} > {path.name}"
         raise SettingsError(f"{named_by} {file}: {path.parent} cannot be written", hint=hint)
     return path
 

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dranet.errors import DranetError
 from e2e.access import LaneUnavailable
@@ -68,12 +69,14 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
+    place = standing.default_place()
+    standing.check_down(place)
     kit = local.prepare(build.print_progress, options.version)
     programs = [
         kit.control_plane.kubernetes.paths["kubelet"].with_name("kubectl"),
         build.build(build.HELM, build.print_progress) / "helm",
+        *(Path(sys.executable).with_name(name) for name in ("dranet", "kubectl-dranet")),
     ]
-    place = standing.default_place()
     build.print_progress(f"starting {kit}, {options.nodes} x {options.hardware} (15 s a node)")
     standing.start(place, kit, options.hardware, programs, options.nodes)
     build.print_progress("every node is ready. To use the cluster:")

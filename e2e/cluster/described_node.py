@@ -27,8 +27,9 @@ _POLL_SECONDS = 0.1
 _PODS = "/api/v1/namespaces/default/pods"
 _SYSFS_VOLUME = "described-sysfs"
 _CAP_SYS_RESOURCE = 24
-_DRIVER_LABELS = {"app.kubernetes.io/name": "dranet"}
-_IS_DRIVER = 'object.metadata.?labels["app.kubernetes.io/name"].orValue("") == "dranet"'
+_DRIVER_LABELS = {"app.kubernetes.io/part-of": "dranet"}
+_IS_DRIVER = 'object.metadata.?labels["app.kubernetes.io/part-of"].orValue("") == "dranet"'
+"""Not the label `name`, which nameOverride sets."""
 _MEMLOCK = ("spec", "config", "0", "opaque", "parameters", "rdma", "memlock")
 _HAS_MEMLOCK = (
     "object.spec.?config.orValue([]).size() > 0 && "

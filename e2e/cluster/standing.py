@@ -51,7 +51,7 @@ class Place:
 
     @property
     def bin(self) -> Path:
-        """``kubectl`` and ``helm`` of the cluster's version."""
+        """``kubectl`` and ``helm`` of the cluster's version, and ``dranet`` of this checkout."""
         return self.folder / "bin"
 
     @property
@@ -72,14 +72,19 @@ def is_up(place: Place) -> bool:
         return False
 
 
+def check_down(place: Place) -> None:
+    """Raise E2eFailed where one runs."""
+    if is_up(place):
+        raise E2eFailed("the cluster is up already", hint="make cluster-down ends it")
+
+
 def start(place: Place, kit: ClusterKit, hardware: str, programs: list[Path], nodes: int) -> None:
     """Start the process of the cluster and pass on its output until every node is ready.
 
     Raises:
         E2eFailed: one runs already, or it does not come up.
     """
-    if is_up(place):
-        raise E2eFailed("the cluster is up already", hint="make cluster-down ends it")
+    check_down(place)
     shutil.rmtree(place.folder, ignore_errors=True)
     place.logs.mkdir(parents=True)
     _link_programs(place, programs)

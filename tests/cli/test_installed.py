@@ -95,7 +95,8 @@ def test_a_pod_that_is_not_ready_has_the_reason_of_the_kubelet() -> None:
 
 
 def test_pods_of_the_version_before_do_not_count_unless_they_are_replaced_by_hand() -> None:
-    assert "ready on 1 of 2 nodes" in look(make_daemonset(updated=1), PODS, SLICES).problems[0]
+    problem = look(make_daemonset(updated=1), PODS, SLICES).problems[0]
+    assert problem == "problem: the new version of DaemonSet dranet is ready on 1 of 2 nodes"
     assert not look(make_daemonset(updated=1, strategy="OnDelete"), PODS, SLICES).problems
 
 

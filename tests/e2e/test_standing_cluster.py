@@ -109,6 +109,7 @@ def test_the_readmes_installation_ends_with_an_aligned_pod(shell: dict[str, str]
     seen = run_shell(use, shell)
     assert re.search(r"net1@\S+: <BROADCAST,MULTICAST,UP,LOWER_UP\b", seen), seen
     assert "PIX to gpu-" in seen
+    assert "testbed-node" in run_shell("kubectl dranet nodes", shell)
     logs = run_shell("kubectl -n dranet-system logs daemonset/dranet", shell)
     assert "registered with the kubelet as dra.net" in logs
     run_shell("kubectl delete -f examples/aligned-gpu-and-nic.yaml", shell)

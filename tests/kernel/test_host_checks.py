@@ -174,6 +174,8 @@ def test_only_the_nodes_own_processes_count(tmp_path: Path) -> None:
             "812/limits": f"{limits}Max locked memory         8388608    8388608   bytes\n",
             "900/comm": "nv-fabricmanage\n",
             "901/comm": "bash\n",
+            "902/comm": "containerd\n",
+            "902/limits": f"{limits}Max locked memory         8388608    8388608   bytes\n",
         },
     )
     assert host_checks.read_processes(procfs) is None, "a container's"
@@ -181,7 +183,7 @@ def test_only_the_nodes_own_processes_count(tmp_path: Path) -> None:
     assert host_checks.read_processes(procfs) == (
         Process(812, "containerd", "8388608"),
         Process(900, "nv-fabricmanager"),
-    )
+    ), "a second runtime with the same limit shows nothing new"
 
 
 def test_names_that_the_kernel_cuts_are_still_told_apart() -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from dranet import __version__
 from testbed.debian.packages import PackagesUnavailable
 from tools.image.base import host_architecture
 from tools.image.build import DEFAULT_NAME, build_image
@@ -42,14 +43,18 @@ def _parse_arguments() -> argparse.Namespace:
     )
     rootfs.add_argument("--arch", choices=ARCHITECTURES, help="default: that of this machine")
     rootfs.add_argument("--output", type=Path, required=True, help="a folder, which is replaced")
-    rootfs.add_argument(
-        "--name", default=DEFAULT_NAME, help=f"name of the image in the archive; default {DEFAULT_NAME}"
-    )
+    about = f"name of the image in the archive; default {DEFAULT_NAME}"
+    rootfs.add_argument("--name", type=_read_name, default=DEFAULT_NAME, help=about)
     rootfs.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="additional label")
     rootfs.set_defaults(run=_build)
     lock = commands.add_parser("lock", help="lock the Debian packages that the mirror serves now")
     lock.set_defaults(run=_lock)
     return parser.parse_args()
+
+
+def _read_name(text: str) -> str:
+    """A name without a tag gets that of this version, by which the pods ask for it."""
+    return text if ":" in text.rpartition("/")[2] else f"{text}:{__version__}"
 
 
 def _build(options: argparse.Namespace) -> int:

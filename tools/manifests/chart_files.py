@@ -83,6 +83,7 @@ _WATCHED = (
     "drain_seconds",
     "node_page",
     "cni_bin_dirs",
+    "lldpd_file",
 )
 """Settings on which the pod specification or the notes of the chart depend."""
 

@@ -31,9 +31,9 @@ FILE = Path(__file__).parents[2] / "charts/dranet/values.yaml"
 FORMER: Mapping[str, str] = {
     "args.filter": "settings.filter (the same expressions work)",
     "args.dbPath": "settings.state_dir (a folder on the node's disk; it survives a reboot)",
-    "args.inventoryMinPollInterval": "nothing: changes of the node trigger a scan at once",
+    "args.inventoryMinPollInterval": "not needed: changes of the node trigger a scan at once",
     "args.inventoryMaxPollInterval": "settings.rescan_seconds",
-    "args.inventoryPollBurst": "nothing: changes of the node trigger a scan at once",
+    "args.inventoryPollBurst": "not needed: changes of the node trigger a scan at once",
     "args.moveIBInterfaces": "settings.move_ib_interfaces",
     "args.cloudProviderHint": "settings.cloud_provider (the same names, in any case; NONE is off)",
     "args.cloudProviderOptions": "settings.cloud_provider (the driver asks the cloud itself)",
@@ -43,7 +43,7 @@ FORMER: Mapping[str, str] = {
     "args.featureGates": "settings.list_attributes",
     "kubeletRootDir": "settings.kubelet_root",
     "logVerbosity": "settings.log_level",
-    "metricsPath": "nothing: the probes know their path",
+    "metricsPath": "not needed: the probes know their path",
     "metricsPort": 'settings.bind_address (":9177")',
 }
 """Value of DraNet's chart -> its replacement here."""
@@ -66,9 +66,11 @@ _USUAL_ELSEWHERE: Mapping[str, str] = {
     for name, instead in {
         "autoscaling": _ONE_EACH,
         "env": "write extraEnv",
+        "extraArgs": "settings has what the flags set (docs/reference/settings.md)",
         "hostNetwork": "the driver always uses the node's network, where its NICs are",
         "ingress": "the driver serves only metrics, which podMonitor or serviceMonitor scrapes",
         "initContainers": "the chart's own writes the seccomp profile (securityContext.seccomp)",
+        "namespaceOverride": "the namespace is that of the release (helm --namespace)",
         "podSecurityContext": "securityContext has what can be set",
         "replicaCount": _ONE_EACH,
         "metrics.port": 'settings.bind_address has the port (":9177")',

@@ -114,6 +114,7 @@ def _write_readme(project: Project) -> str:
         version=__version__,
         documentation=project.page("docs/README.md"),
         install=project.page("docs/guides/install.md"),
+        unchanging=project.page("docs/guides/install.md") + "#what-does-not-change",
         updates=project.page("docs/operations/upgrades.md"),
         settings=project.page("docs/reference/settings.md"),
         sections="\n".join(_sections("###")),

@@ -73,13 +73,13 @@ class Release:
     def make_chart(self) -> None:
         """Package the chart, and render it to plain manifests."""
         with tempfile.TemporaryDirectory(prefix="chart-") as temporary:
-            chart = stage_chart(Path(temporary), read_project(), self._read_notes())
+            chart = stage_chart(Path(temporary), read_project(), self.read_notes())
             package_chart(chart, self.folder)
             (self.folder / "install.yaml").write_text(write_install(chart))
 
     def make_notes(self) -> None:
         """Write the section of the changelog."""
-        (self.folder / NOTES).write_text(self._read_notes() + "\n")
+        (self.folder / NOTES).write_text(self.read_notes() + "\n")
 
     def make_plugin(self) -> None:
         """Build kubectl-dranet as one file, for this machine's platform."""
@@ -106,7 +106,7 @@ class Release:
     def list_files(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if path.is_file())
 
-    def _read_notes(self) -> str:
+    def read_notes(self) -> str:
         return find_notes((REPOSITORY / "CHANGELOG.md").read_text(), __version__, strict=self.strict)
 
 
@@ -174,8 +174,10 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _build(options: argparse.Namespace) -> None:
-    options.output.mkdir(parents=True, exist_ok=True)
     release = Release(options.output, strict=os.environ.get("LOCKED", "") not in ("", "0"))
+    if "notes" in options.only:
+        release.read_notes()  # before minutes of building
+    options.output.mkdir(parents=True, exist_ok=True)
     if options.only == list(_PARTS):
         release.remove_earlier()
     for name in options.only:

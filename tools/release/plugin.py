@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 import dranet
+from dranet.desk.cli.version import find_commit
 from tools.image.debian import hash_file
 from tools.project import REPOSITORY, Project
 
@@ -40,6 +41,7 @@ def build_plugin(folder: Path, version: str) -> Path:
     with tempfile.TemporaryDirectory(prefix="plugin-") as temporary:
         work = Path(temporary)
         (work / "entry.py").write_text(_ENTRY)
+        (work / "COMMIT").write_text(find_commit())
         command = [
             *(sys.executable, "-m", "PyInstaller", "--onefile", "--name", NAME, "--paths", str(REPOSITORY)),
             *("--distpath", str(work / "dist"), "--workpath", str(work / "work"), "--specpath", temporary),
@@ -47,6 +49,7 @@ def build_plugin(folder: Path, version: str) -> Path:
             # Commands, and the engine of CEL, are imported by name when they are needed.
             *("--collect-submodules", "dranet.cli", "--collect-submodules", "dranet.desk.cli"),
             *("--hidden-import", "cel_expr_python.cel"),
+            *("--add-data", f"{work / 'COMMIT'}:dranet"),
             *(part for module in _NOT_FOR_A_DESK for part in ("--exclude-module", module)),
             str(work / "entry.py"),
         ]
@@ -86,7 +89,10 @@ def write_manifest(archives: Iterable[Path], project: Project, version: str) -> 
                 "manifests with such claims before they are applied, explains why a pod waits, and\n"
                 "draws the topology of a node. Works with the DRA network driver dranet.\n"
             ),
-            "caveats": "Needs the right to list resourceslices, deviceclasses and nodes.\n",
+            "caveats": (
+                "Needs the right to list resourceslices, deviceclasses and nodes; nodes and explain also\n"
+                "read pods and resourceclaims.\n"
+            ),
             "platforms": [_describe_platform(archive, project) for archive in archives],
         },
     }

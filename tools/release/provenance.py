@@ -15,6 +15,8 @@ from tools.image.wheels import REQUIREMENTS
 from tools.project import REPOSITORY, Project
 
 CHECKSUMS = "SHA256SUMS"
+_TOOLS = REPOSITORY / "requirements-dev.lock"
+"""What builds, and what is in kubectl-dranet."""
 
 
 def write_statement(files: Iterable[Path], project: Project, version: str, builder: str) -> str:
@@ -23,7 +25,7 @@ def write_statement(files: Iterable[Path], project: Project, version: str, build
     subjects = [{"name": file.name, "digest": {"sha256": hash_file(file)}} for file in files]
     locks = [
         {"uri": str(file.relative_to(REPOSITORY)), "digest": {"sha256": hash_file(file)}}
-        for file in (LOCK_FILE, REQUIREMENTS)
+        for file in (LOCK_FILE, REQUIREMENTS, _TOOLS)
     ]
     commit = {"uri": f"{source}@refs/tags/v{version}", "digest": {"gitCommit": read_git("rev-parse", "HEAD")}}
     statement = {

@@ -36,11 +36,12 @@ earlier chart exist. */}}
 {{- $root := . -}}
 {{- range $path := (.Files.Get "files/refused-values.yaml" | fromYaml).needed -}}
 {{- $parent := $root.Values -}}
-{{- range $step := initial (splitList "." $path) }}{{ $parent = get ($parent | default dict) $step }}{{ end -}}
+{{- $part := $root.dranetSchema -}}
+{{- range $step := initial (splitList "." $path) }}{{ $parent = get ($parent | default dict) $step }}{{ $part = get $part.properties $step }}{{ end -}}
 {{- $key := last (splitList "." $path) -}}
 {{- if and (kindIs "map" $parent) (or (not (hasKey ($parent | default dict) $key)) (kindIs "invalid" (get ($parent | default dict) $key))) -}}
 {{- $_ := set $root "dranetUnreadable" true -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s: null takes the default away; leave the key out to have it (after --reuse-values: a value that is new in this chart; --reset-then-reuse-values knows it)" $path)) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "%s is empty (null). %s the key out for the default (after --reuse-values, if the value is new in this chart: use --reset-then-reuse-values)" $path (eq (toString (get $part.properties $key).type) "array" | ternary "Write [] for none, or leave" "Leave"))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -66,7 +67,7 @@ earlier chart exist. */}}
 {{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s has a digest in it: write %s there, and what follows the @ as image.digest" .Values.image.repository (first (splitList "@" .Values.image.repository)))) -}}
 {{- else if contains ":" $name -}}
 {{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s has a tag in it: write %s there, and %q as image.tag" .Values.image.repository (trimSuffix (printf ":%s" (last (splitList ":" $name))) .Values.image.repository) (last (splitList ":" $name)))) -}}
-{{- else if not (regexMatch "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*$" .Values.image.repository) -}}
+{{- else if not (regexMatch "^([a-z0-9]([a-z0-9._-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*)?$" .Values.image.repository) -}}
 {{- include "dranet.wrong" (dict "root" . "message" (printf "image.repository: %s is not the name of an image: write registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
 {{- end -}}
 {{- $registry := .Values.global.imageRegistry | default .Values.image.registry -}}
@@ -150,7 +151,7 @@ earlier chart exist. */}}
 {{- $surge := toString .rollingUpdate.maxSurge | trimSuffix "%" | int -}}
 {{- $unavailable := toString .rollingUpdate.maxUnavailable | trimSuffix "%" | int -}}
 {{- if and $surge $unavailable -}}
-{{- include "dranet.wrong" (dict "root" $root "message" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be 0") -}}
+{{- include "dranet.wrong" (dict "root" $root "message" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be 0; maxSurge is 1 by default") -}}
 {{- else if not (or $surge $unavailable) -}}
 {{- include "dranet.wrong" (dict "root" $root "message" "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be more than 0") -}}
 {{- end -}}
@@ -195,11 +196,18 @@ earlier chart exist. */}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "admissionPolicies.%s.validationActions: Deny and Warn exclude each other (each can be combined with Audit)" $name)) -}}
 {{- end -}}
 {{- end -}}
-{{- $own := list "config" "pod" "tls" "client-ca" "seccomp" "webhook" "webhook-ca" "webhook-client" -}}
+{{- $own := list "config" "pod" "tls" "client-ca" "seccomp" "lldpd" "webhook" "webhook-ca" "webhook-client" -}}
 {{- range (.Files.Get "files/driver.yaml" | fromYaml).mounts }}{{ $own = append $own .name }}{{ end -}}
+{{- $volumes := $own -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name $own -}}
 {{- include "dranet.wrong" (dict "root" $root "message" (printf "extraVolumes: %s is the name of a volume of the chart; choose another name" .name)) -}}
+{{- end -}}
+{{- $volumes = append $volumes .name -}}
+{{- end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if not (has .name $volumes) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "extraVolumeMounts: there is no volume %s; write it in extraVolumes" .name)) -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
@@ -209,9 +217,11 @@ earlier chart exist. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* What a running release must not change: the records of claims are at these places and under this name. */}}
+{{/* What a running release must not change: the records of claims are at these places and under this name. Under other
+names of objects Helm would delete the running drivers before the new ones are ready. */}}
 {{- define "dranet.checkInstalled" -}}
 {{- $root := . -}}
+{{- $remedy := "end the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" -}}
 {{- $defaults := (.Files.Get "files/driver.yaml" | fromYaml).defaults -}}
 {{- range $map := (lookup "v1" "ConfigMap" .Release.Namespace "").items -}}
 {{- $labels := $map.metadata.labels | default dict -}}
@@ -220,6 +230,12 @@ earlier chart exist. */}}
 {{- if and (eq (toJson $theirs) (toJson (omit $wanted "app.kubernetes.io/name"))) (hasKey ($map.data | default dict) "settings.yaml") -}}
 {{- $before := index $map.data "settings.yaml" | fromYaml -}}
 {{- $from := get $labels "dra.net/pool" | default "default" -}}
+{{- $fullname := include "dranet.fullname" $root -}}
+{{- $wasCalled := get $labels "app.kubernetes.io/name" -}}
+{{- $isCalled := get $wanted "app.kubernetes.io/name" -}}
+{{- if not (and (eq $wasCalled $isCalled) (has $map.metadata.name (list $fullname (printf "%s-%s" $fullname $from)))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "nameOverride, fullnameOverride: this release has the ConfigMap %s (app.kubernetes.io/name %s), and its objects would be named %s (%s): Helm would delete the running drivers before the new ones are ready. Leave both as they were. To change them, %s" $map.metadata.name $wasCalled $fullname $isCalled $remedy)) -}}
+{{- end -}}
 {{- range $name := list "driver_name" "state_dir" "kubelet_root" -}}
 {{- $old := get $before $name | default (get $defaults $name) | clean -}}
 {{- $new := list -}}
@@ -230,7 +246,7 @@ earlier chart exist. */}}
 {{- end -}}
 {{- end -}}
 {{- if and $new (not (has $old $new)) -}}
-{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s does not know the claims in use: their NICs would not be restored. End the pods with claims, `helm uninstall`, then install (docs/guides/install.md#what-does-not-change)" $name $old $map.metadata.name (join ", " ($new | uniq)))) -}}
+{{- include "dranet.wrong" (dict "root" $root "message" (printf "settings.%s: this release runs with %s (ConfigMap %s), and a driver with %s does not know the claims in use: their NICs would not be restored. To change it, %s" $name $old $map.metadata.name (join ", " ($new | uniq)) $remedy)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

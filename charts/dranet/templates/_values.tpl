@@ -57,7 +57,7 @@ the keywords of JSON Schema that the file uses. values.schema.json refuses nothi
 {{- $written := toRawJson .value | trunc 60 -}}
 {{- $fix := "" -}}
 {{- if and (has "string" .wanted) (has $kind (list "integer" "number" "boolean")) -}}
-{{- $fix = printf "; put it in quotes: %q (with --set: --set-string)" $written -}}
+{{- $fix = "; put it in quotes as you wrote it (YAML reads 1.0 as 1, and yes as true; with --set: --set-string)" -}}
 {{- else if and (eq $kind "string") (regexMatch "^(true|false|[0-9]+(\\.[0-9]+)?)$" .value) -}}
 {{- $fix = "; write it without quotes" -}}
 {{- else if and (has "array" .wanted) (ne $kind "object") -}}

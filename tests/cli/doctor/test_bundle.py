@@ -136,7 +136,7 @@ def test_a_root_that_is_read_only_is_told_before_anything_is_collected(
     assert main(["doctor", "--bundle", str(tmp_path / "bundle.tgz")]) == 2
     told = capsys.readouterr().err
     assert "cannot be written" in told
-    assert "write to standard output" in told
+    assert "use --bundle - > bundle.tgz" in told
     assert "looking at" not in told
 
 

@@ -17,6 +17,7 @@ from dranet.cli.main import DESK_COMMANDS, NODE_COMMANDS
 from testbed.debian.packages import PackagesUnavailable, cache_folder
 from tests.tools.image.conftest import build
 from tools.image import debian
+from tools.image.__main__ import _parse_arguments
 from tools.image.build import build_image, find_or_build, make_config
 from tools.image.debian import (
     ARCHITECTURES,
@@ -186,6 +187,28 @@ def test_without_a_container_engine_it_says_what_to_do_instead() -> None:
     assert done.returncode == 1
     assert "tried: no-such-engine" in done.stderr
     assert "make rootfs" in done.stderr
+
+
+def test_an_engine_whose_daemon_does_not_answer_is_told_by_its_own_words(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.write_text("#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
+    engine.chmod(0o755)
+    script = REPOSITORY / "tools/image/with-engine"
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENGINE": "none engine"}
+    done = subprocess.run([script, "dranet"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    first, second, _ = done.stderr.splitlines()
+    assert first == "image: engine info: Cannot connect to the daemon"
+    assert "no container engine works here" in second
+
+
+def test_a_name_without_a_tag_gets_that_by_which_pods_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, wanted in (
+        ("registry.example.com:5000/dranet", f"registry.example.com:5000/dranet:{dranet.__version__}"),
+        ("registry.example.com/dranet:dev", "registry.example.com/dranet:dev"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["image", "rootfs", "--output", "x", "--name", name])
+        assert _parse_arguments().name == wanted
 
 
 def test_an_engine_that_works_is_given_the_version_and_the_architecture(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def workflow(tmp_path: Path) -> Iterator[Workflow]:
 
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
 def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architecture: str) -> None:
+    from spdx_tools.spdx.model.actor import Actor, ActorType
     from spdx_tools.spdx.parser.parse_anything import parse_file
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
@@ -115,6 +116,17 @@ def test_the_sbom_is_sound_and_lists_what_is_in_the_image(images: Path, architec
     assert addresses["libc6"].endswith(f"?arch={architecture}&distro=trixie")
     assert addresses["dranet"] == f"pkg:pypi/dranet@{__version__}"
     assert {"grpcio", "libssl3t64", "cel-expr-python"} <= set(addresses)
+    lock = (REPOSITORY / "requirements.lock").read_text()
+    wheels = {one.name: one for one in document.packages if addresses[one.name].startswith("pkg:pypi/")}
+    del wheels["dranet"]
+    for package in wheels.values():
+        (checksum,) = package.checksums
+        assert checksum.value in lock, "one of the hashes that are locked"
+        assert package.supplier == Actor(ActorType.ORGANIZATION, "Python Package Index")
+    told = {name: str(package.license_declared) for name, package in wheels.items()}
+    assert told["grpcio"] == "Apache-2.0", "as the package says it"
+    assert told["protobuf"] == "BSD-3-Clause", "as an older package says it"
+    assert "NOASSERTION" not in told.values()
     manifest = read_index(images / f"{IMAGE}-{architecture}.tar")["manifests"][0]
     (checksum,) = document.packages[0].checksums
     assert manifest["digest"] == f"sha256:{checksum.value}"

@@ -21,7 +21,7 @@ from dranet import __version__
 from tests.tools.release.conftest import MAKE_SECONDS
 from tests.tools.release.go_tools import run_go_tool
 from tools.project import REPOSITORY, Project, ProjectError, read_project
-from tools.release.__main__ import check_tag
+from tools.release.__main__ import check_tag, main
 from tools.release.notes import NotesError, find_notes, list_changes
 
 pytestmark = pytest.mark.process
@@ -102,6 +102,9 @@ def test_the_single_file_is_the_whole_command_line(release: Path, tmp_path: Path
         done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True)
+    told = json.loads(run(tmp_path / "kubectl-dranet", "version", "--client", "-o", "json"))
+    assert told["client"]["commit"] == (head.stdout.strip() or None)
 
 
 def test_krew_takes_its_manifest(release: Path) -> None:
@@ -151,6 +154,11 @@ def test_checksums_and_provenance_name_every_file(release: Path) -> None:
         f"dranet-{__version__}.intoto.json"
     }
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    _, *locks = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    for lock in locks:
+        content = (REPOSITORY / lock["uri"]).read_bytes()
+        assert lock["digest"] == {"sha256": hashlib.sha256(content).hexdigest()}
+    assert {"requirements.lock", "requirements-dev.lock"} < {lock["uri"] for lock in locks}
 
 
 def test_the_workflow_is_refused_where_the_project_has_no_home() -> None:
@@ -189,6 +197,21 @@ def test_the_notes_are_the_section_of_the_version() -> None:
     assert find_notes(CHANGELOG, "0.3.0", strict=False) == "- Later."
     with pytest.raises(NotesError, match=r"no section 0\.3\.0: write `## 0\.3\.0 \(YYYY-MM-DD\)`"):
         find_notes(CHANGELOG, "0.3.0", strict=True)
+
+
+def test_notes_that_are_missing_are_told_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find(*_: object, strict: bool) -> str:
+        raise NotesError("no section" if strict else "not strict")
+
+    monkeypatch.setattr("tools.release.__main__.find_notes", find)
+    monkeypatch.setattr(sys, "argv", ["release", "build", "--output", str(tmp_path / "release")])
+    monkeypatch.setenv("LOCKED", "1")
+    assert main() == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "release: no section\n")
+    assert not (tmp_path / "release").exists()
 
 
 @pytest.mark.parametrize(

@@ -204,3 +204,10 @@ def test_what_the_notes_run_in_the_driver_pod_is_in_the_image() -> None:
     run_in_the_pod = re.findall(r"-- dranet (\w+)", render_texts()["NOTES.txt"])
     assert run_in_the_pod
     assert set(run_in_the_pod) <= set(NODE_COMMANDS)
+
+
+def test_the_file_of_lldpd_is_mounted_where_it_is_used() -> None:
+    for settings, folder in (({}, "/run/dranet-lldp"), ({"lldpdFile": "/run/a/b.json"}, "/run/a")):
+        daemonset = find(render({"settings": {"lldp": "lldpd"} | settings}), "DaemonSet")
+        (mount,) = (one for one in container_of(daemonset)["volumeMounts"] if one["name"] == "lldpd")
+        assert mount == {"name": "lldpd", "mountPath": folder, "readOnly": True}

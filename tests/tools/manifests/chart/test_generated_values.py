@@ -39,7 +39,14 @@ JUDGE = Draft202012Validator(SCHEMA)
 DRAWN = json.loads(json.dumps(SCHEMA))
 for name in ("bind_address", "bindAddress"):
     DRAWN["$defs"]["settings"]["properties"][name] = _ADDRESS
-DRAWN["properties"]["extraObjects"]["items"] = {"type": "object", "required": ["kind"]}
+DRAWN["properties"]["extraObjects"]["items"] = {
+    "type": "object",
+    "required": ["apiVersion", "kind", "metadata"],
+}
+DRAWN["properties"]["extraVolumeMounts"]["items"]["properties"] = {
+    "name": {"enum": ["config"]},
+    "mountPath": {"type": "string"},
+}
 DRAWN["properties"]["image"]["properties"]["repository"] = _REPOSITORY
 VALUES = draw_from(DRAWN, DRAWN)
 SETTINGS = draw_from(DRAWN["$defs"]["settings"], DRAWN)
@@ -248,8 +255,8 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
             },
             "podMonitor.enabled: Prometheus cannot reach 127.0.0.1:9177",
         ),
-        ({"startupProbe": None}, "startupProbe: null takes the default away; leave the key out"),
-        ({"settings": None}, "settings: null takes the default away"),
+        ({"startupProbe": None}, "startupProbe is empty (null). Leave the key out for the default"),
+        ({"settings": None}, "settings is empty (null)"),
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_together_are_refused_with_a_sentence(values: JsonObject, says: str) -> None:
@@ -264,7 +271,7 @@ def test_no_null_is_let_through_to_a_template_that_cannot_do_without() -> None:
     for path in needed:
         merge(everything, nest(tuple(path.split(".")), None))
     message = refusal(everything)
-    assert [path for path in needed if f"\n* {path}: null takes" not in message] == []
+    assert [path for path in needed if f"\n* {path} is empty (null)" not in message] == []
     harmless: JsonObject = {}
     for path in paths:
         if path not in needed:

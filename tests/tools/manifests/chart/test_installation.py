@@ -151,6 +151,9 @@ async def test_an_upgrade_and_the_way_back(server: ApiServer, release: Release, 
             {"pools": [{"name": "all"}], "settings": {"driver_name": "a.b"}},
             "settings.driver_name: this release runs with dra.net (ConfigMap dranet-gpu)",
         ),
+        ({}, {"nameOverride": "foo"}, "its objects would be named dranet-foo (foo): Helm would"),
+        (POOLS, {"fullnameOverride": "net"}, "its objects would be named net (dranet): Helm would delete"),
+        ({"fullnameOverride": "nic-default"}, {}, "this release has the ConfigMap nic-default (app.kuber"),
     ],
 )  # fmt: skip
 async def test_an_upgrade_that_would_forget_the_claims_in_use_is_refused(
@@ -160,7 +163,7 @@ async def test_an_upgrade_that_would_forget_the_claims_in_use_is_refused(
     with pytest.raises(helm.HelmError) as caught:
         await release.upgrade(after)
     assert says in str(caught.value)
-    assert "End the pods with claims, `helm uninstall`, then install" in str(caught.value)
+    assert ", end the pods with claims, `helm uninstall`, then install" in str(caught.value)
     await release.upgrade(before | {"podLabels": {"team": "net"}})
 
 
