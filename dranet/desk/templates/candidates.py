@@ -17,7 +17,7 @@ from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.hardware.nodes import Hardware, NodeHardware, Spot
 from dranet.desk.kubeapi.objects import MAX_RESULTS, JsonObject
 from dranet.desk.templates import selectors
-from dranet.desk.templates.chart_classes import MEMLOCK, PART_CLASSES, build_class
+from dranet.desk.templates.chart_classes import MEMLOCK, PART_CLASSES, VENDOR_CLASSES, build_class
 from dranet.desk.templates.request import ClaimRequest, listed
 from dranet.errors import ClaimError, Reason
 from dranet.quantity import NANO
@@ -130,6 +130,7 @@ def find_candidates(
     request: ClaimRequest, hardware: Hardware, not_offered: NotOffered, known: Classes
 ) -> Candidates:
     """Raises :class:`NotAvailable`."""
+    _refuse_class_of_others(request, hardware, known)
     nodes = _of_classes(hardware.nodes, request.nic_class, gpu_class_name(request, hardware), known)
     rdma = _wants_rdma(request, nodes)
     kind = tuple(node.with_nics(lambda nic: nic.has_rdma if rdma else bool(nic.ifname)) for node in nodes)
@@ -145,6 +146,16 @@ def find_candidates(
     if found := _fit(request, rdma, nodes):
         return replace(found, needs_down=True)
     raise _refuse(request, hardware, rdma, nodes, not_offered, known)
+
+
+def _refuse_class_of_others(request: ClaimRequest, hardware: Hardware, known: Classes) -> None:
+    """A vendor's class is not made for our GPUs: applied, it would replace the vendor's own."""
+    if request.gpu_class in VENDOR_CLASSES and request.gpu_class not in known and hardware.has_own_gpus:
+        raise NotAvailable(
+            f"--gpu-class {request.gpu_class}: that is a class of a vendor's driver, and the GPUs here are "
+            f"those of {hardware.gpu_driver}",
+            hint="leave it out, or give the ResourceSlices of the vendor's driver with -f FILE",
+        )
 
 
 def _of_classes(

@@ -43,6 +43,13 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [entry for entry in yaml.safe_load_all(text) if entry]
 
 
+def test_no_class_of_a_vendor_is_made_for_gpus_of_ours(capsys: CaptureFixture) -> None:
+    code, text, error = run(capsys, *facts("dgx-h100"), "--gpu-class", "gpu.nvidia.com")
+    assert (code, text) == (1, "")
+    assert "--gpu-class gpu.nvidia.com: that is a class of a vendor's driver, and the GPUs here are" in error
+    assert "give the ResourceSlices of the vendor's driver with -f FILE" in error
+
+
 @pytest.mark.parametrize(
     ("layout", "name"), [(layout, name) for layout, names in FILES.items() for name in names]
 )
