@@ -11,8 +11,15 @@ from tests.documents.blocks import REPOSITORY
 MOST_WORDS = 1200
 """As ``wc -w`` counts them, with commands and tables. Reference pages are looked up, not read."""
 
-FOLDERS = ("guides", "networking", "platforms", "commands", "operations")
-PAGES = sorted(page for folder in FOLDERS for page in (REPOSITORY / "docs" / folder).glob("*.md"))
+FOLDERS = ("guides", "networking", "platforms", "commands", "operations", "dev", "decisions")
+TO_BE_SPLIT = {"dev/e2e.md", "dev/evidence.md", "dev/image.md"}
+"""Longer still: they are not checked until they are shorter."""
+PAGES = sorted(
+    page
+    for folder in FOLDERS
+    for page in (REPOSITORY / "docs" / folder).glob("*.md")
+    if f"{folder}/{page.name}" not in TO_BE_SPLIT
+)
 
 
 def count_words(page: Path) -> int:
