@@ -2,7 +2,8 @@
 
 A real API server, controller manager and scheduler; no kubelet. Each pod claims a GPU and a NIC, by turns
 with the claim of ``dranet claim new`` and with plain requests for the same classes. All pods are created at
-once. It runs by itself, ``python -m benchmarks.alignment``, and prints tables of ``docs/dev/scheduler.md``.
+once. It runs by itself, ``python -m benchmarks.alignment``, and prints figures of
+``docs/dev/scheduler-jobs.md``.
 """
 
 from __future__ import annotations

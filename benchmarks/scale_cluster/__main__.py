@@ -2,7 +2,8 @@
 
 Two processes run all drivers, each with its own connections and token (``drivers.py``). Everything shares
 one machine: seconds show how long this machine is busy, while requests and bytes hold anywhere. It runs by
-itself, ``python -m benchmarks.scale_cluster``, and prints the tables of ``docs/dev/scale.md``.
+itself, ``python -m benchmarks.scale_cluster``, and prints the tables of ``docs/dev/scale-1000-nodes.md``
+and ``docs/dev/scheduler-jobs.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of ``docs/dev/scale.md``."""
+"""The tables of ``docs/dev/scale-1000-nodes.md`` and ``docs/dev/scheduler-jobs.md``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.documents.blocks import REPOSITORY
 MOST_WORDS = 1200
 """As ``wc -w`` counts them, with commands and tables. Reference pages are looked up, not read."""
 
-FOLDERS = ("guides", "networking", "platforms", "commands", "operations")
+FOLDERS = ("guides", "networking", "platforms", "commands", "operations", "dev", "decisions")
 PAGES = sorted(page for folder in FOLDERS for page in (REPOSITORY / "docs" / folder).glob("*.md"))
 
 

@@ -33,7 +33,7 @@ from testbed.debian.packages import Unavailable
 from testbed.isolation import WORK_DIR
 from testbed.node.iproute import run_ip
 
-_PAGE = Path(__file__).parents[2] / "docs" / "dev" / "e2e.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "dev" / "e2e-scenarios.md"
 
 
 def write_programs(folder: Path, **versions: str) -> Path:

@@ -1,6 +1,6 @@
 """Why an older scheduler does something else: what is known, each with what must be true of the case.
 
-The allocator plays the newest scheduler. ``docs/dev/scheduler.md`` has the same list for people.
+The allocator plays the newest scheduler. ``docs/dev/scheduler-versions.md`` has the same list for people.
 """
 
 from __future__ import annotations
