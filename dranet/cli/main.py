@@ -74,6 +74,8 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "run": Command("dranet.cli.run", "run the driver on this node"),
         "ready": Command("dranet.cli.pod", "exit with 0 if the driver of this pod is ready"),
         "seccomp": Command("dranet.cli.pod", "print the driver's seccomp profile, or put it on the node"),
+    },
+    "Run by helm test": {
         "installed": Command("dranet.cli.installed", "exit with 0 if the driver is ready on its nodes"),
     },
     "Run by the chart's Deployment": {
