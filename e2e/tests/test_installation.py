@@ -51,8 +51,9 @@ _WRONG_VALUES = {
     "settings.log_level=loud": 'settings.log_level: "loud" is not one of debug, info, warning, error',
     "settings.lgo_level=debug": "there is no such value. Did you mean settings.log_level?",
     "image.tag=1": "image.tag: 1 is a whole number, and text is needed; put it in quotes",
-    "tolerations=null": "tolerations: null takes the default away",
+    "tolerations=null": "tolerations is empty (null). Write [] for none",
     "updateStrategy.rollingUpdate.maxUnavailable=1": "one of maxSurge and maxUnavailable must be 0",
+    "nameOverride=foo": "Helm would delete the running drivers before the new ones are ready",
     "settings.driver_name=nic.example.com": "settings.driver_name: this release runs with dra.net",
     "namespace.create=true": 'Namespace "dranet-system" in namespace "" exists and cannot be imported',
 }
