@@ -255,7 +255,8 @@ def _describe_origin(claim: WantedClaim, subject: Subject) -> str:
 
 
 def _describe_failures(claim: WantedClaim, driver: str) -> Iterator[str]:
-    """The devices that the driver could not give to the pod, in its own words."""
+    """The devices that the driver could not give to the pod, in its own words; one line for each cause."""
+    failed_by_cause: dict[tuple[ConditionType, str], list[str]] = {}
     for device in (claim.body.get("status") or {}).get("devices") or ():
         conditions = {one["type"]: one for one in device.get("conditions") or ()}
         ready = conditions.get(ConditionType.READY) or {}
@@ -264,7 +265,9 @@ def _describe_failures(claim: WantedClaim, driver: str) -> Iterator[str]:
         if failed and device["driver"] == driver and not is_released:
             first = conditions[failed[0]]
             cause = f"{first.get('reason') or 'no reason'}: {first.get('message') or 'no message'}"
-            yield f"the driver reports {failed[0]} False for {device['device']}: {cause}"
+            failed_by_cause.setdefault((failed[0], cause), []).append(device["device"])
+    for (condition, cause), devices in failed_by_cause.items():
+        yield f"the driver reports {condition} False for {join_words(devices)}: {cause}"
 
 
 def _describe_start(subject: Subject) -> Iterator[str]:

@@ -478,6 +478,10 @@ def test_what_the_driver_could_not_do_for_an_allocated_claim_is_quoted(
         f"note: the driver reports Prepared False for {device['device']}: DHCPFailed: no DHCP lease on eth1"
     )
     assert reported in unwrapped(out)
+    claim["status"]["devices"].append({**device, "device": "other", "conditions": [failed]})
+    _, out = explained("claim", "rank-2", "-f", write(tmp_path, objects), "--capture", DGX)
+    assert f"Prepared False for {device['device']} and other: DHCPFailed" in unwrapped(out)
+    assert out.count("the driver reports") == 1
     failed |= {"type": "Ready", "reason": "DeviceReleased"}
     assert "the driver reports" not in explained("claim", "rank-2", "-f", write(tmp_path, objects))[1]
 
