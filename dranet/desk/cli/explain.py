@@ -167,7 +167,8 @@ def run(options: argparse.Namespace) -> int:
         hint = near_names(options.node, view.known_nodes)
         raise SettingsError(f"--node {options.node}: no such node", hint=hint)
     explanation = explain(_find_subject(options, objects, view), view)
-    chance = _describe_chance(explanation, build_scope([objects], driver, is_live=asks_cluster(options)))
+    shown = replace(objects, slices=list(_find_shown(explanation, objects.slices)))
+    chance = _describe_chance(explanation, build_scope([shown], driver, is_live=asks_cluster(options)))
     explanation = replace(explanation, remarks=(*explanation.remarks, *chance))
     if options.output != "text":
         print_document(serialize(to_document(explanation), options.output))
@@ -175,6 +176,17 @@ def run(options: argparse.Namespace) -> int:
         never_fail_to_print()
         print("\n".join(render(explanation, find_screen(), shows_all=options.all)))
     return 0 if explanation.conclusion.is_good else 1
+
+
+def _find_shown(explanation: Explanation, slices: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """The slices of one node of each kind, and of allocated devices: those of all nodes take as long to read
+    as the whole explanation."""
+    nodes = {group.report.node for group in explanation.groups}
+    pools = {device.id[:2] for device in explanation.allocated}
+    for body in slices:
+        spec = body["spec"]
+        if spec.get("nodeName") in nodes or (spec["driver"], spec["pool"]["name"]) in pools:
+            yield body
 
 
 def _describe_chance(explanation: Explanation, scope: Scope) -> Iterator[str]:
