@@ -8,17 +8,22 @@ from pathlib import Path
 
 from tools.project import REPOSITORY
 
-FOLDER_VARIABLE = "RELEASE_FOLDER"
-"""Names the folder of a release that was made before, so that several runs need to make it only once."""
+_VARIABLE = "RELEASE_FOLDER"
+
+
+def find_release() -> Path | None:
+    """The folder of a release that was made before, which ``RELEASE_FOLDER`` names: several runs share it."""
+    folder = os.environ.get(_VARIABLE, "")
+    return Path(folder).resolve(strict=True) if folder else None
 
 
 def make_release(folder: Path) -> Path:
-    """The folder of ``RELEASE_FOLDER``; without one a release is made into ``folder``.
+    """The folder of a release: one that was made before, else it is made into ``folder``.
 
     Raises:
         subprocess.CalledProcessError: it cannot be made; make has printed why.
     """
-    if named := os.environ.get(FOLDER_VARIABLE, ""):
-        return Path(named).resolve(strict=True)
+    if found := find_release():
+        return found
     subprocess.run(["make", "release-dry-run", f"RELEASE={folder}"], cwd=REPOSITORY, check=True)
     return folder.resolve()

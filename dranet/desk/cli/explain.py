@@ -18,6 +18,7 @@ from dranet.desk.cli.objects import (
     add_source_flags,
     asks_cluster,
     capture_slices,
+    fetch_everywhere,
     fetch_live,
     find_namespace,
     load_files,
@@ -179,8 +180,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_shown(explanation: Explanation, slices: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """The slices of one node of each kind, and of allocated devices: those of all nodes take as long to read
-    as the whole explanation."""
+    """The slices of one node of each kind, and of allocated devices: to read those of a large cluster again
+    would take seconds."""
     nodes = {group.report.node for group in explanation.groups}
     pools = {device.id[:2] for device in explanation.allocated}
     for body in slices:
@@ -245,18 +246,17 @@ def _find(
     label = _label(options, bodies)
     found = find(bodies, label)
     if found is None:
-        everywhere = objects | _fetch_everywhere(options, kind)
+        everywhere = objects | _fetch_other_namespaces(options, kind)
         raise NotFoundError(f"{kind} {label} does not exist", hint=_suggest(options, label, everywhere))
     return found
 
 
-def _fetch_everywhere(options: argparse.Namespace, kind: str) -> ClusterObjects:
+def _fetch_other_namespaces(options: argparse.Namespace, kind: str) -> ClusterObjects:
     """The objects of this kind in all namespaces, as far as this user may list them."""
     if not asks_cluster(options):
         return ClusterObjects()
-    everywhere = argparse.Namespace(**{**vars(options), "namespace": ""})
     with contextlib.suppress(ClusterError):
-        return fetch_live(everywhere, (kind,))
+        return fetch_everywhere(options, (kind,))
     return ClusterObjects()
 
 

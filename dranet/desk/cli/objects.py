@@ -201,6 +201,11 @@ def fetch_live(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS))
     return found
 
 
+def fetch_everywhere(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS)) -> ClusterObjects:
+    """As :func:`fetch_live`, of all namespaces, whichever ``options`` have."""
+    return fetch_live(argparse.Namespace(**{**vars(options), "namespace": ""}), kinds)
+
+
 def find_namespace(options: argparse.Namespace) -> str:
     """The namespace of the kubeconfig's context, as kubectl takes it; empty where it names none."""
     from dranet.desk.cli import object_cluster

@@ -13,6 +13,7 @@ from dranet.desk.cli.objects import (
     add_cluster_flags,
     add_facts_settings,
     capture_slices,
+    fetch_everywhere,
     fetch_live,
     find_namespace,
     load_files,
@@ -64,28 +65,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "         [--strict] [-n NAMESPACE] [--convert] [-o text|json]\n"
         "         [--kubeconfig FILE] [settings]",
     )
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
-    )
-    parser.add_argument(
-        "-f",
-        "--file",
-        dest="more_files",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="the same, as kubectl names files",
-    )
-    parser.add_argument(
-        "--with",
-        dest="also",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="objects that FILE refers to (classes, slices, claims), in which it looks for no mistakes; may "
-        "be repeated",
-    )
+    _add_inputs(parser)
     add_capture_flag(parser, takes_several=False)
     parser.add_argument(
         "--live",
@@ -118,6 +98,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    """What is linted, and what it refers to."""
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
+    )
+    parser.add_argument(
+        "-f",
+        "--file",
+        dest="more_files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="the same, as kubectl names files",
+    )
+    parser.add_argument(
+        "--with",
+        dest="also",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="objects that FILE refers to (classes, slices, claims), in which it looks for no mistakes; may "
+        "be repeated",
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Read the objects, lint them, and print the reports."""
     never_fail_to_print()
@@ -133,7 +139,8 @@ def run(options: argparse.Namespace) -> int:
     loaded = load_judged(options.files, namespace) if options.files else None
     known = [load_files(options.also, namespace=namespace)] if options.also else []
     known += [capture_slices(options.facts, settings)] if options.facts else []
-    known += [_fetch(options)] if is_live else []
+    fetch = fetch_everywhere if options.files else fetch_live  # a file may name the wrong namespace
+    known += [fetch(options)] if is_live else []
     judged = loaded if loaded is not None else known[-1].of_namespace(options.namespace)
     scope = build_scope([judged, *known], settings.driver_name, is_live=is_live)
     reports, assumed = inspect(judged, scope), find_assumed_classes(scope)
@@ -148,12 +155,6 @@ def load_judged(paths: Iterable[str], namespace: str = "") -> ClusterObjects:
     """All objects of these files, whatever is wrong with them, and what in them is no object. Raises
     SettingsError, as ``load_files``."""
     return load_files(paths, check=False, others=True, passes_over=True, namespace=namespace)
-
-
-def _fetch(options: argparse.Namespace) -> ClusterObjects:
-    """The objects of the cluster: of all namespaces where there are files, which may name the wrong one."""
-    everywhere = argparse.Namespace(**{**vars(options), "namespace": ""})
-    return fetch_live(everywhere if options.files else options)
 
 
 def _convert(options: argparse.Namespace) -> int:

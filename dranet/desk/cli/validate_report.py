@@ -124,7 +124,8 @@ def _follows(finding: LintFinding, other: LintFinding) -> bool:
     match finding.rule:
         case rules.REFUSED:
             is_clearer = other.rule is not rules.REFUSED or bool(other.fix)
-            return not finding.fix and is_clearer and other.path == finding.path
+            is_error = other.severity is LintSeverity.ERROR
+            return not finding.fix and is_clearer and is_error and other.path == finding.path
         case rules.SHAPE:
             meant = finding.path.rpartition(".")[2]
             return other.rule is rules.UNKNOWN_FIELD and other.fix == f"did you mean {meant}?"

@@ -256,6 +256,10 @@ spec:
             [("shape", "a number without quotes")],
         ),
         ("requests: [NIC, GPU]", [("unaligned", None)]),
+        (  # a warning at the same field does not hide that the API server refuses it
+            "requests: [NIC, GPU], constraints: [{matchAttribute: PLACE-, requests: [nic, gpu]}]",
+            [("refused", None), ("constraint-unknown", "did you mean resource.kubernetes.io/pcieRoot?")],
+        ),
     ],
 )
 def test_one_mistake_is_one_finding_with_its_fix(

@@ -3,14 +3,13 @@ in CI; else its parts, made for these tests."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from e2e.release import FOLDER_VARIABLE
+from e2e.release import find_release
 from tools.project import REPOSITORY
 
 MAKE_SECONDS = 300
@@ -20,12 +19,6 @@ MAKE_SECONDS = 300
 def make(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tools.release", "build", "--output", str(folder), "--only", *parts]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=MAKE_SECONDS)
-
-
-def find_release() -> Path | None:
-    """The folder of a whole release."""
-    folder = os.environ.get(FOLDER_VARIABLE, "")
-    return Path(folder).resolve(strict=True) if folder else None
 
 
 @pytest.fixture(scope="module")

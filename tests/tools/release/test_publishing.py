@@ -20,8 +20,9 @@ import pytest
 import yaml
 
 from dranet import __version__
+from e2e.release import find_release
 from tests.tools.image.conftest import build
-from tests.tools.release.conftest import MAKE_SECONDS, find_release, make
+from tests.tools.release.conftest import MAKE_SECONDS, make
 from tests.tools.release.registry import make_programs, open_registry
 from tools.image.debian import ARCHITECTURES
 from tools.project import REPOSITORY, read_project
